@@ -314,7 +314,7 @@ while threading.active_count() > 1:
 def test_lock_file_deleted_during_locking_is_not_a_lock(tmp_path: Path) -> None:
     with lock_in_other_process(tmp_path, DELETE) as process:
         n_held = 0
-        while n_held < 30:
+        while n_held < 200:
             try:
                 lock = FolderLock(tmp_path).acquire()
             except StorageError as error:  # it may be deleted in every attempt

@@ -268,3 +268,14 @@ def test_interrupt_leaves_the_complete_record_or_none(is_damaged: bool, tmp_path
         assert [record for record in written if record != interrupted] == [(1, b"first"), (3, b"!")]
     assert interrupt.n_lines > 5
     assert (n_damaged > 0) == is_damaged
+
+
+def test_a_segment_is_replaced_by_another_file_but_not_by_none(tmp_path: Path) -> None:
+    write_segment(tmp_path / "segment", CONTENTS)
+    segment = Segment(tmp_path / "segment")
+    assert not segment.is_replaced()
+    (tmp_path / "segment").unlink()
+    assert not segment.is_replaced()
+    write_segment(tmp_path / "segment", CONTENTS)
+    assert segment.is_replaced()
+    segment.close()
