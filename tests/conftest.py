@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import drawn_examples  # noqa: F401  # sets the defaults of hypothesis for all tests
 import numpy as np
 import pytest
 import torch as th
 from fork_server import import_package
+from storage.folders import folder_in_memory
 from support import Stream, recorded
 
 __all__ = ["Stream", "recorded"]
@@ -28,6 +31,16 @@ def seeds() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
     th.manual_seed(0)
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Return a folder, in memory for tests that sync files hundreds of times."""
+    if request.path.parent.name not in ("storage", "persistence"):
+        yield tmp_path
+        return
+    with folder_in_memory(tmp_path) as folder:
+        yield folder
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ def test_a_class_in_front_of_ours_is_called_and_gets_plain_observations() -> Non
 
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_any_to_torch_of_a_user_gets_normalized_arrays(n_steps: int) -> None:
-    env = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
+    env: Any = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
     env.obs_rms.mean[:] = 5
     env.ret_rms.var = np.array(9.0)
     batches = []

@@ -8,16 +8,8 @@ from pathlib import Path
 import pytest
 
 from sb3_compressed.storage.log import Log
-from storage.folders import folder_in_memory
 from storage.slot_logs import new_log
 from storage.stores import crash_after_five_commits, limit_file_sizes, set_segment_nbytes
-
-
-@pytest.fixture
-def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder in memory, for tests that sync files hundreds of times."""
-    with folder_in_memory(tmp_path) as folder:
-        yield folder
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""Tests of the persistence; a package, because mypy requires one for files of the same name in two folders."""
