@@ -75,27 +75,27 @@ def pendulum() -> VecEnv:
 
 def off_policy(algorithm: Any, **common: Any) -> Training:
     """Return a training of continuous control with float observations, normalised by VecNormalize."""
-    common = {"buffer_size": 400, "learning_starts": 100, "batch_size": 32, "policy_kwargs": SMALL_NET, **common}
+    common = {"buffer_size": 200, "learning_starts": 60, "batch_size": 32, "policy_kwargs": SMALL_NET, **common}
     ours = {"replay_buffer_class": CompressedReplayBuffer, "replay_buffer_kwargs": ZSTD}
-    return Training(algorithm, "MlpPolicy", lambda: VecNormalize(pendulum()), 700, ours, common)
+    return Training(algorithm, "MlpPolicy", lambda: VecNormalize(pendulum()), 420, ours, common)
 
 
 def on_policy(algorithm: Any, **common: Any) -> Training:
     ours = {"rollout_buffer_class": CompressedRolloutBuffer, "rollout_buffer_kwargs": ZSTD}
-    return Training(algorithm, "MlpPolicy", pendulum, 600, ours, {"n_steps": 64, "policy_kwargs": SMALL_NET, **common})
+    return Training(algorithm, "MlpPolicy", pendulum, 300, ours, {"n_steps": 64, "policy_kwargs": SMALL_NET, **common})
 
 
-def atari_dqn(steps: int, buffer: Any, theirs: dict[str, Any] | None = None, **common: Any) -> Training:
+def atari_dqn(buffer: Any, theirs: dict[str, Any] | None = None, **common: Any) -> Training:
     """Return DQN or a variant on an Atari game, with a buffer that is overwritten more than once."""
     common = {
-        "buffer_size": 400, "learning_starts": 100, "train_freq": 8, "target_update_interval": 400,
+        "buffer_size": 200, "learning_starts": 60, "train_freq": 8, "target_update_interval": 200,
         "policy_kwargs": SMALL_CNN, **common,
     }  # fmt: skip
     return Training(
         common.pop("algorithm", DQN),
         "CnnPolicy",
         lambda: atari_env("Breakout", 2),
-        steps,
+        420,
         {"replay_buffer_class": buffer, **common.pop("ours", {})},
         common,
         theirs or {},
@@ -106,32 +106,32 @@ N_STEP = {"replay_buffer_kwargs": {"n_steps": 3, "gamma": 0.97}}
 HER = {"n_sampled_goal": 4, "goal_selection_strategy": "future"}
 
 TRAININGS = {
-    "DQN": atari_dqn(1500, CompressedReplayBuffer, buffer_size=600),
+    "DQN": atari_dqn(CompressedReplayBuffer),
     "DQN-n-step": atari_dqn(
-        800, CompressedNStepReplayBuffer, {"replay_buffer_class": NStepReplayBuffer}, **N_STEP
+        CompressedNStepReplayBuffer, {"replay_buffer_class": NStepReplayBuffer}, **N_STEP
     ),
     "DQN-optimize-memory": atari_dqn(
-        800, CompressedReplayBuffer, optimize_memory_usage=True,
+        CompressedReplayBuffer, optimize_memory_usage=True,
         replay_buffer_kwargs={"handle_timeout_termination": False},
     ),
-    "QRDQN": atari_dqn(800, CompressedReplayBuffer, algorithm=QRDQN),
+    "QRDQN": atari_dqn(CompressedReplayBuffer, algorithm=QRDQN),
     "DQN-dict": Training(
-        DQN, "MultiInputPolicy", lambda: make_vec_env(SimpleMultiObsEnv, 2), 600,
+        DQN, "MultiInputPolicy", lambda: make_vec_env(SimpleMultiObsEnv, 2), 420,
         {"replay_buffer_class": CompressedDictReplayBuffer},
-        {"buffer_size": 300, "learning_starts": 100, "policy_kwargs": SMALL_NET},
+        {"buffer_size": 200, "learning_starts": 60, "policy_kwargs": SMALL_NET},
     ),
     "DQN-her": Training(
         DQN, "MultiInputPolicy",
-        lambda: make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 4, "image_obs_space": True}), 600,
+        lambda: make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 4, "image_obs_space": True}), 420,
         {"replay_buffer_class": CompressedHerReplayBuffer},
-        {"buffer_size": 300, "learning_starts": 100, "policy_kwargs": SMALL_NET, "replay_buffer_kwargs": HER},
+        {"buffer_size": 200, "learning_starts": 60, "policy_kwargs": SMALL_NET, "replay_buffer_kwargs": HER},
         {"replay_buffer_class": HerReplayBuffer},
     ),
     "SAC-her": Training(
         SAC, "MultiInputPolicy",
-        lambda: make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 4, "continuous": True}), 600,
+        lambda: make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 4, "continuous": True}), 420,
         {"replay_buffer_class": CompressedHerReplayBuffer, "replay_buffer_kwargs": {**HER, **ZSTD}},
-        {"buffer_size": 300, "learning_starts": 100, "policy_kwargs": SMALL_NET},
+        {"buffer_size": 200, "learning_starts": 60, "policy_kwargs": SMALL_NET},
         {"replay_buffer_class": HerReplayBuffer, "replay_buffer_kwargs": HER},
     ),
     "SAC": off_policy(SAC),
@@ -140,7 +140,7 @@ TRAININGS = {
     "TQC": off_policy(TQC),
     "CrossQ": off_policy(CrossQ),
     "PPO": Training(
-        PPO, "CnnPolicy", lambda: atari_env("Pong", 4), 1024,
+        PPO, "CnnPolicy", lambda: atari_env("Pong", 4), 512,
         {"rollout_buffer_class": CompressedRolloutBuffer},
         {"n_steps": 64, "batch_size": 64, "n_epochs": 2, "policy_kwargs": SMALL_CNN},
     ),

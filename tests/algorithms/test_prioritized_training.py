@@ -71,20 +71,20 @@ class Pair:
     policy: str = "MlpPolicy"
     buffer: type[Any] = CompressedReplayBuffer
     buffer_kwargs: dict[str, Any] = field(default_factory=dict)
-    steps: int = 1100
-    n_updates: int = 500
+    steps: int = 500
+    n_updates: int = 200
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def model(self, algorithm: type[Any]) -> Any:
         """Return an untrained model whose buffer is overwritten during the training."""
         set_random_seed(1)
         arguments = {
-            "buffer_size": 600, "learning_starts": 100, "batch_size": 32, "train_freq": 1, "learning_rate": 1e-3,
+            "buffer_size": 300, "learning_starts": 60, "batch_size": 32, "train_freq": 1, "learning_rate": 1e-3,
             "policy_kwargs": {"net_arch": [32]}, **self.arguments,
         }  # fmt: skip
         if not issubclass(algorithm, (SAC, TD3)):
             arguments = {"target_update_interval": 50, **arguments}
-        buffer_kwargs = {"sampler": PrioritizedSampler(beta_steps=400, mode=self.mode), **self.buffer_kwargs}
+        buffer_kwargs = {"sampler": PrioritizedSampler(beta_steps=150, mode=self.mode), **self.buffer_kwargs}
         env = self.env()
         env.seed(1)
         return algorithm(
