@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from roundtrips import roundtrip
 
 from sb3_compressed.codecs import get_codec
-from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames, _line_and_plane_nbytes, coder_of
+from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames, coder_of
 from sb3_compressed.codecs.delta_kernels import encode_deltas
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.reference_frames import select_medoids
@@ -38,10 +38,7 @@ def test_medoids_represent_every_kind_of_frame() -> None:
     rooms = np.random.default_rng(99).integers(0, 256, (3, 30, 30), np.uint8).reshape(3, -1)
     nearest = [int((rooms != rows[index]).sum(axis=1).argmin()) for index in selected]
     assert sorted(nearest) == [0, 1, 2]
-
-
-def test_equal_frames_have_one_medoid() -> None:
-    assert len(select_medoids(np.zeros((9, 16), np.uint8), 4)) == 1
+    assert len(select_medoids(np.zeros((9, 16), np.uint8), 4)) == 1, "equal frames have one"
 
 
 def test_incompressible_background_costs_nothing() -> None:
@@ -65,8 +62,7 @@ def test_large_frames_have_few_references_and_no_dictionary(
 
 
 def test_equal_stretches_longer_than_a_number_encodes_are_split() -> None:
-    sizes = [65_535, 65_536, 65_537, 131_071, 131_072, 131_073, 200_000]
-    for size in sizes:
+    for size in (65_535, 65_536, 65_537, 131_072, 200_000):
         references = np.random.default_rng(0).integers(0, 256, (2, size), np.uint8)
         codec = Adaptive(references=ReferenceFrames(references.tobytes(), size))
         frames = references[[0, 1, 0, 0, 0]]
@@ -101,22 +97,6 @@ def test_bytes_that_color_planes_share_are_encoded_once() -> None:
     [payload] = roundtrip(codec, frames)
     assert coder_of(payload) == "delta"
     assert len(payload) < 20 * 40 + 60
-
-
-@pytest.mark.parametrize(
-    ("shape", "line", "plane"),
-    [
-        ((84, 84), 84, 0),
-        ((1, 84, 84), 84, 0),
-        ((3, 96, 90), 90, 8640),
-        ((96, 90, 3), 270, 0),
-        ((2, 4, 10, 10), 10, 100),
-        ((100,), 100, 0),
-    ],
-)
-def test_line_and_plane_sizes_follow_from_the_frame_shape(shape: tuple[int, ...], line: int, plane: int) -> None:
-    assert _line_and_plane_nbytes(np.empty((5, *shape), np.uint8)) == (line, plane)
-    assert _line_and_plane_nbytes(np.empty((5, *shape), np.float32)) == (4 * line, 4 * plane)
 
 
 def test_zstd_is_only_tried_if_it_was_better_for_training_frames() -> None:
@@ -219,7 +199,7 @@ def test_tiles_of_unknown_colors_are_encoded_about_once() -> None:
 
 
 @pytest.mark.parametrize("is_gray", [False, True])
-@pytest.mark.parametrize("objective", ["small", "balanced", "fast"])
+@pytest.mark.parametrize("objective", ["small", "fast"])
 def test_training_enables_the_search_for_tiles_where_it_pays(objective: str, is_gray: bool) -> None:
     images = tile_images(64)
     images = np.ascontiguousarray(images[:, 0]) if is_gray else images
@@ -301,7 +281,7 @@ def test_nearest_reference_is_found_for_small_frames() -> None:
     assert max(map(len, payloads)) == 2
 
 
-@examples(200)
+@examples(120)
 @given(st.data())
 def test_roundtrip_of_frames_composed_of_references(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))

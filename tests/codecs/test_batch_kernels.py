@@ -26,7 +26,7 @@ LIBRARIES = {
 }
 NAMES = [*LIBRARIES, "none"]
 SIZE = 200
-RELAXED = settings(examples(300), suppress_health_check=list(HealthCheck))
+RELAXED = settings(examples(150), suppress_health_check=list(HealthCheck))
 needs_libraries = pytest.mark.skipif(FORCE_FALLBACKS, reason="the kernels are not used")
 
 
@@ -93,7 +93,7 @@ def test_damaged_payloads_are_decoded_as_by_the_library(codec: BytesCodec, data:
 
 
 @needs_libraries
-@pytest.mark.parametrize("size", [1, 7, 84 * 84, 65_536, 300_000])
+@pytest.mark.parametrize("size", [1, 84 * 84, 300_000])
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_decode_every_payload_that_their_codec_writes(
     name: str, size: int, monkeypatch: pytest.MonkeyPatch

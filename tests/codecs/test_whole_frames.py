@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -32,15 +30,6 @@ def test_a_raw_payload_is_a_header_and_the_frame(shape: tuple[int, int]) -> None
     expected = [HEADER_RAW + row.tobytes() if row.size else b"" for row in frames]
     frames[:] = 0
     assert payloads == expected
-
-
-def test_threads_do_not_share_memory() -> None:
-    batches = [half_noise(2 + seed % 3, 5000, seed) for seed in range(8)]
-    coder = Lz4Blocks(batches[0][0].tobytes())
-    expected = [coder.encode(batch, delta_kernels()) for batch in batches]
-    with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda k: coder.encode(batches[k % 8], delta_kernels()) == expected[k % 8], range(400))
-        assert all(found)
 
 
 def test_a_released_encoder_encodes_as_before() -> None:
