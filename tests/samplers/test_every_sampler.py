@@ -67,9 +67,9 @@ def test_batches_consist_of_current_transitions_over_several_laps(
     buffer = new_buffer(buffer_class, stream, ROWS, sampler=sampler, **options)
     n_items = buffer.buffer_size * buffer.n_envs
     n_batches = 0
-    for step, transition in enumerate(stream[-1][: 4 * ROWS]):
+    for step, transition in enumerate(stream[-1][: 3 * ROWS]):
         transition.add_to(buffer)
-        if step % 7 < 2 and expected_valid(buffer).any():
+        if step % 7 == 0 and expected_valid(buffer).any():
             for batch_size in (1, 5, 33):
                 batch = buffer.sample(batch_size)
                 flat = batch.indices % n_items
@@ -82,7 +82,7 @@ def test_batches_consist_of_current_transitions_over_several_laps(
                 np.testing.assert_array_equal(batch.actions, buffer.actions[rows, envs])
                 assert (batch.weights > 0).all()
                 n_batches += 1
-    assert n_batches > 100
+    assert n_batches > 30
 
 
 @all_samplers
@@ -117,18 +117,6 @@ def test_a_state_of_another_size_is_refused(sampler: Sampler, stream: Stream) ->
     with pytest.raises(ValueError, match=r"40|\(40,\)"):
         buffers[0].sampler.load_state_dict(buffers[1].sampler.state_dict())
     assert pickle.dumps(buffers[0].sampler.state_dict()) == before
-
-
-@all_samplers
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_a_seed_reproduces_draws(sampler: Sampler, stream: Stream) -> None:
-    drawn = []
-    for _ in range(2):
-        np.random.seed(5)  # noqa: NPY002
-        buffer = filled(stream, 20, sampler=sampler)
-        drawn.append([buffer.sample(16).indices for _ in range(8)])
-    np.testing.assert_array_equal(drawn[0], drawn[1])
-    assert len(np.unique(drawn[0])) > 20
 
 
 @all_samplers

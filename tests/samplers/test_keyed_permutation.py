@@ -12,10 +12,10 @@ from sb3_compressed.samplers.keyed_permutation import keyed_permutation
 
 
 @pytest.mark.parametrize("n_bits", range(2, 17))
-@pytest.mark.parametrize("key", [0, 1, 2**63 - 1, -5])
-def test_each_number_is_an_image_once(n_bits: int, key: int) -> None:
-    images = keyed_permutation(np.arange(1 << n_bits, dtype=np.uint64), n_bits, key)
-    np.testing.assert_array_equal(np.sort(images), np.arange(1 << n_bits))
+def test_each_number_is_an_image_once(n_bits: int) -> None:
+    for key in (0, 1, 2**63 - 1, -5):
+        images = keyed_permutation(np.arange(1 << n_bits, dtype=np.uint64), n_bits, key)
+        np.testing.assert_array_equal(np.sort(images), np.arange(1 << n_bits))
 
 
 @given(st.integers(2, 64), st.integers(0, 2**63 - 1), st.data())
@@ -27,7 +27,7 @@ def test_images_of_different_numbers_differ_and_have_as_many_bits(n_bits: int, k
     assert [int(keyed_permutation(np.array([number], np.uint64), n_bits, key)[0]) for number in numbers] == images
 
 
-@pytest.mark.parametrize("n_bits", [2, 3, 4, 5])
+@pytest.mark.parametrize("n_bits", [2, 4])
 def test_each_image_is_equally_likely_at_each_position(n_bits: int) -> None:
     n, n_keys = 1 << n_bits, 4000
     rng = np.random.default_rng(1)
@@ -37,7 +37,7 @@ def test_each_image_is_equally_likely_at_each_position(n_bits: int) -> None:
     assert_frequencies(counts, n_free=(n - 1) ** 2)
 
 
-@pytest.mark.parametrize("n_bits", [11, 16, 20])
+@pytest.mark.parametrize("n_bits", [11, 16])
 def test_neighbors_are_independent(n_bits: int) -> None:
     n = 1 << n_bits
     images = keyed_permutation(np.arange(n, dtype=np.uint64), n_bits, 99).astype(float)

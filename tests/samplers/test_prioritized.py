@@ -191,9 +191,8 @@ def test_drawing_from_nothing_raises() -> None:
         sampler.draw(0)
 
 
-@pytest.mark.parametrize("mode", ["per", "lap"])
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, -1e-9])
+@pytest.mark.parametrize(("mode", "alpha"), [("per", 0.0), ("per", 0.6), ("lap", 1.0)])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1e-9])
 def test_invalid_values_raise_an_error_with_the_index_and_change_nothing(mode: str, alpha: float, wrong: float) -> None:
     sampler = bound(mode=mode, alpha=alpha)
     before = copy.deepcopy(sampler.state_dict())

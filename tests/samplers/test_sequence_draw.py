@@ -91,7 +91,7 @@ shapes = st.builds(SequenceShape, st.integers(1, 7), st.integers(0, 4), st.integ
 
 
 @given(rings(), shapes, st.integers(0, 2**32 - 1))
-@examples(300)
+@examples(160)
 def test_only_possible_sequences_are_drawn_and_all_of_them(ring: EpisodeRing, shape: SequenceShape, seed: int) -> None:
     expected = expected_sequences(ring, shape)
     np.random.seed(seed)  # noqa: NPY002  # what is drawn from
