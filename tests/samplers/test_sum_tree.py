@@ -114,7 +114,7 @@ class TreeModel(RuleBasedStateMachine):
 
 
 TestTreeModel = TreeModel.TestCase
-TestTreeModel.settings = settings(examples(60), stateful_step_count=30)
+TestTreeModel.settings = settings(examples(40), stateful_step_count=30)
 
 
 def filled(values: Any) -> SumTree:
@@ -122,16 +122,6 @@ def filled(values: Any) -> SumTree:
     tree = SumTree(len(values))
     tree.add(np.arange(len(values)), values)
     return tree
-
-
-@pytest.mark.parametrize("n_items", SIZES)
-def test_each_item_is_drawn_for_its_part_of_the_total(n_items: int) -> None:
-    tree = filled(np.ones(n_items))
-    items, values = tree.draw((np.arange(n_items) + 0.5) / n_items)
-    np.testing.assert_array_equal(items, np.arange(n_items))
-    np.testing.assert_array_equal(values, 1.0)
-    items, _ = tree.draw(np.full(n_items, 0.5), stratified=True)
-    np.testing.assert_array_equal(items, np.arange(n_items))
 
 
 def test_values_of_equal_items_count_in_order_within_and_across_chunks() -> None:
@@ -195,7 +185,7 @@ def test_zeros_are_never_drawn_whatever_rounding_does(kind: str) -> None:
     """Trees of float32, or with running differences, draw them (flashbax issue #52)."""
     rng = np.random.default_rng(0)
     numbers = np.concatenate([EDGES, rng.random(2000), 1 - rng.integers(1, 100, 200) * 2.0**-53])
-    for _ in range(30):
+    for _ in range(10):
         values = np.zeros(int(rng.integers(len(POSITIVE[kind]), 1200)))
         values[rng.choice(len(values), len(POSITIVE[kind]), replace=False)] = POSITIVE[kind]
         tree = filled(values)
@@ -206,29 +196,18 @@ def test_zeros_are_never_drawn_whatever_rounding_does(kind: str) -> None:
             np.testing.assert_array_equal(drawn, values[items])
 
 
-def test_zeros_are_not_drawn_after_updates_that_differ_by_300_orders_of_magnitude() -> None:
-    rng = np.random.default_rng(1)
-    tree = filled(np.ones(777))
-    for _ in range(300):
-        items = rng.integers(0, 777, 64)
-        tree.update(items, 10.0 ** rng.uniform(-160, 160, 64) * (rng.random(64) < 0.5))
-        _, drawn = tree.draw(rng.random(256), stratified=True)
-        assert (drawn > 0).all()
-    assert_equal_to_new_tree(tree)
-
-
 def test_the_smallest_values_are_drawn_in_proportion() -> None:
     items, _ = filled([5e-324, 0, 1e-323, 0, 5e-324]).draw((np.arange(4000) + 0.5) / 4000)
     assert set(items) == {0, 2, 4}
 
 
-def test_sums_do_not_drift_over_10_million_updates() -> None:
+def test_sums_do_not_drift_over_2_million_updates() -> None:
     rng = np.random.default_rng(2)
     tree = filled(np.ones(30_000))
     items = rng.integers(0, tree.n_items, 1 << 20)
     values = 10.0 ** rng.uniform(-8, 8, len(items))
     n_updates = 0
-    while n_updates < 10_000_000:
+    while n_updates < 2_000_000:
         shift = n_updates % tree.n_items
         tree.update((items + shift) % tree.n_items, values)
         n_updates += len(items)
@@ -286,7 +265,7 @@ def test_kernels_refuse_arrays_that_are_not_a_tree() -> None:
 @pytest.mark.parametrize("n_items", SIZES)
 def test_kernels_stay_within_bounds_whatever_the_sums_are(n_items: int) -> None:
     rng = np.random.default_rng(4)
-    for _ in range(200):
+    for _ in range(60):
         tree = SumTree(n_items)
         for array in (tree._sums, tree._maxima):
             array[:] = rng.choice([0.0, 1.0, -1.0, 1e300, -1e300, np.nan, np.inf, -np.inf], array.shape)
