@@ -13,9 +13,9 @@ from support import add_all, assert_same_batch, filled, same_draws
 from sb3_compressed import CompressedReplayBuffer
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 3, 16, None])
-@pytest.mark.parametrize("method", ["auto", "zstd3", "none"])
-def test_any_number_of_threads_gives_the_same_batches(stream: Stream, method: str, num_threads: int | None) -> None:
+@pytest.mark.parametrize("num_threads", [1, 3, 16])
+@pytest.mark.parametrize("method", ["auto", "zstd3"])
+def test_any_number_of_threads_gives_the_same_batches(stream: Stream, method: str, num_threads: int) -> None:
     ours = filled(stream, 120, 100, num_threads=num_threads, compression_method=method)
     theirs = filled(stream, 120, 100, ReplayBuffer)
     for seed, batch_size in enumerate((1, 32, 256, 1000)):

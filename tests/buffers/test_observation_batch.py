@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sb3_compressed import CompressedArray, CorruptPayload
+from sb3_compressed import CompressedArray
 from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.payloads import Payloads
@@ -30,35 +30,6 @@ def pair() -> Pair:
         for each, references in zip((array, following), array.encode_rows(plain[row], plain[row + 1]), strict=True):
             each.write_row(row, references)
     return array, following, plain[:-1], plain[1:]
-
-
-@pytest.mark.parametrize("is_dict", [False, True])
-def test_both_are_read_at_their_own_numbers(pair: Pair, is_dict: bool) -> None:
-    array, following, plain, next_plain = pair
-    numbers, next_numbers = np.array([3, 59, 0, 3]), np.array([10, 59, 1, 2])
-    if is_dict:
-        vector = np.arange(N_ROWS * N_ENVS * 3.0).reshape(N_ROWS, N_ENVS, 3)
-        batch = ObservationBatch({"a": array, "b": vector}, numbers, {"a": following, "b": vector + 1}, next_numbers)
-        batch.decode()
-        np.testing.assert_array_equal(batch.observations["b"], vector.reshape(-1, 3)[numbers])
-        np.testing.assert_array_equal(batch.next_observations["b"], vector.reshape(-1, 3)[next_numbers] + 1)
-    else:
-        batch = ObservationBatch(array, numbers, following, next_numbers)
-        batch.decode()
-    first, second = batch.observations, batch.next_observations
-    np.testing.assert_array_equal(first["a"] if is_dict else first, plain.reshape(-1, 4, 6, 6)[numbers])
-    np.testing.assert_array_equal(second["a"] if is_dict else second, next_plain.reshape(-1, 4, 6, 6)[next_numbers])
-
-
-def test_what_is_written_after_it_was_located_does_not_change_it(pair: Pair) -> None:
-    array, following, plain, next_plain = pair
-    numbers = np.arange(N_ROWS * N_ENVS)
-    batch = ObservationBatch(array, numbers, following, numbers)
-    batch.locate()
-    array[...] = following[...] = 9
-    batch.decode()
-    np.testing.assert_array_equal(batch.observations, plain.reshape(-1, 4, 6, 6))
-    np.testing.assert_array_equal(batch.next_observations, next_plain.reshape(-1, 4, 6, 6))
 
 
 def test_what_is_written_after_it_was_decoded_is_decoded_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,17 +69,6 @@ def test_each_frame_is_decoded_once(pair: Pair, monkeypatch: pytest.MonkeyPatch)
     assert n_decoded == [10]  # of two transitions with five frames each
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_the_error_of_a_damaged_payload_names_its_slot(pair: Pair, which: int) -> None:
-    array, following, _, _ = pair
-    slots = pair[which].slots  # type: ignore[union-attr]
-    slots[7, 1] = (*slots[7, 1][:-1], b"!")
-    batch = ObservationBatch(array, np.array([2, 15]), following, np.array([15, 3]))
-    with pytest.raises(CorruptPayload) as caught:
-        batch.decode()
-    assert caught.value.slot == (7, 1)
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_items_of_plain_arrays_are_copies(order: Any) -> None:
     array = np.asarray(np.arange(24.0).reshape(4, 2, 3), order=order)
@@ -117,13 +77,6 @@ def test_items_of_plain_arrays_are_copies(order: Any) -> None:
     items[...] = 99
     assert array.max() == 23
     assert take(np.zeros((4, 2, 0)), np.array([1])).shape == (1, 0)
-
-
-@pytest.mark.parametrize("values", [[1, 200], np.array([1, 200], np.uint8), np.array([1, 200], np.uint64)])
-def test_rows_of_any_integer_type_become_int64(values: Any) -> None:
-    indices = as_indices(values)
-    assert indices.dtype == np.int64
-    assert indices.tolist() == [1, 200]
 
 
 @pytest.mark.parametrize("values", [np.zeros((2, 2), np.int64), np.array([0.5]), np.array([True]), 3])

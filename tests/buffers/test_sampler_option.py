@@ -36,7 +36,7 @@ from sb3_compressed import BufferNotReady, CompressedHerReplayBuffer, Compressed
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.buffers.resize import resize
 from sb3_compressed.buffers.weighted_samples import WeightedDictReplayBufferSamples, WeightedReplayBufferSamples
-from sb3_compressed.samplers import Draw, Sampler
+from sb3_compressed.samplers import Draw
 
 ROWS = 70
 
@@ -72,16 +72,11 @@ def without_draw(batch: Any) -> Any:
     ("kind", "stream", "theirs"),
     [
         ("replay", "atari", {}),
-        ("replay", "atari-single", {}),
         ("replay", "atari", SB3_OPTIMIZED),
-        ("replay", "atari-channel-last", {"handle_timeout_termination": False}),
-        ("replay", "pendulum", {}),
-        ("replay", "discrete", {}),
-        ("n-step", "atari", {"n_steps": 3, "gamma": 0.9}),
+        ("replay", "pendulum", {"handle_timeout_termination": False}),
         ("n-step", "atari-single", {"n_steps": 5, "gamma": 0.99}),
         ("n-step", "cart", {"n_steps": 4, "gamma": 0.5}),
         ("dict", "console", {}),
-        ("dict", "bits", {}),
     ],
     indirect=["stream"],
 )
@@ -104,12 +99,12 @@ def test_batches_contain_what_sb3s_buffer_returns_for_the_drawn_transitions(
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"copy_info_dict": True, "n_sampled_goal": 1}, {"optimize_memory_usage": True}]
+    ("strategy", "options"),
+    [("final", {"copy_info_dict": True, "n_sampled_goal": 1}), ("future", {"optimize_memory_usage": True})],
 )
-@pytest.mark.parametrize("strategy", ["final", "future"])
 @pytest.mark.parametrize("stream", ["bits"], indirect=True)
 def test_hindsight_batches_contain_what_sb3s_buffer_returns_for_the_drawn_transitions(
-    stream: Stream, options: dict[str, Any], strategy: str
+    stream: Stream, strategy: str, options: dict[str, Any]
 ) -> None:
     theirs = {name: value for name, value in options.items() if name != "optimize_memory_usage"}
     goals = {"goal_selection_strategy": strategy}
@@ -218,7 +213,7 @@ def test_batches_are_named_tuples_that_begin_with_sb3s_fields() -> None:
 # -- which transitions the sampler is informed of ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_steps", [0, 1, 5, 9, 10, 11, 20, 37])
+@pytest.mark.parametrize("n_steps", [0, 1, 10, 37])
 def test_each_written_transition_is_added_once_before_a_draw(n_steps: int) -> None:
     buffer = cart(7)
     assert buffer.sampler.added == []  # nothing happens in add
@@ -270,14 +265,6 @@ def test_an_interrupt_after_the_position_was_moved_keeps_the_priorities(n_rows: 
     )
     assert buffer.sample(500).indices.max() == (n_rows + 1) * buffer.n_envs - 1
     assert buffer.sampler.values.max() == 5.0
-
-
-def test_extend_counts_rows() -> None:
-    buffer = cart(0)
-    columns = zip(*((t.obs, t.next_obs, t.action, t.reward, t.done, t.infos) for t in steps(0, 13)), strict=True)
-    buffer.extend(*map(list, columns))
-    assert buffer.sample(400).indices.max() == 13 * 4 - 1
-    assert buffer.sampler.is_valid.all()
 
 
 def test_a_failed_add_is_not_counted() -> None:
@@ -599,7 +586,3 @@ def test_unknown_samplers_raise(sampler: Any, error: type[Exception], message: s
 def test_rollout_buffers_have_no_sampler() -> None:
     with pytest.raises(ValueError, match="replay"):
         CompressedRolloutBuffer(8, *recorded("cart")[:2], sampler=ValidSampler())
-
-
-def test_sampler_is_an_abstract_class_with_one_abstract_method() -> None:
-    assert Sampler.__abstractmethods__ == {"draw"}
