@@ -10,15 +10,14 @@ import numpy as np
 from sb3_compressed import CompressedArray
 
 ROWS, ENVS = 5, 3
-KINDS = ("compressed", "raw")
 
 Change = Callable[[Any], Any]
 
 
-def pair_of(kind: str, item_shape: tuple[int, ...] = (4, 2, 3), dtype: str = "u1") -> tuple[list[Any], list[Any]]:
-    """Return arrays of ours and the ndarrays they stand for, the one of ``kind`` first; row 3 was never written."""
+def pair_of(item_shape: tuple[int, ...] = (4, 2, 3), dtype: str = "u1") -> tuple[list[Any], list[Any]]:
+    """Return arrays of ours and the ndarrays they stand for; row 3 was never written."""
     shape = (ROWS, ENVS, *item_shape)
-    ours: list[Any] = [CompressedArray(shape, dtype, "none" if kind == "raw" else "auto")]
+    ours: list[Any] = [CompressedArray(shape, dtype)]
     ours.append(ours[0].new_sharing_frames())
     plain = [np.zeros(shape, dtype) for _ in ours]
     rng = np.random.default_rng(0)

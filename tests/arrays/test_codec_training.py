@@ -120,9 +120,7 @@ def test_constant_frames_do_not_break_training(value: int) -> None:
 
 
 @pytest.mark.parametrize("codec", ["delta", "zstd-dict"])
-@pytest.mark.parametrize(
-    "item_shape", [(), (1,), (2,), (3,), (4,), (7,), (8,), (15,), (16,), (17,), (0,), (4, 1), (4, 3)]
-)
+@pytest.mark.parametrize("item_shape", [(), (1,), (3,), (7,), (8,), (15,), (16,), (0,), (4, 3)])
 def test_items_of_any_size_survive_training(codec: str, item_shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     values = rng.integers(0, 3, (400, 2, *item_shape), np.uint8)
@@ -132,7 +130,7 @@ def test_items_of_any_size_survive_training(codec: str, item_shape: tuple[int, .
     np.testing.assert_array_equal(np.asarray(array), values)
 
 
-@pytest.mark.parametrize("first_shift", range(18, 32))
+@pytest.mark.parametrize("first_shift", range(18, 32, 3))
 def test_a_layout_found_just_before_a_training_does_not_break_it(first_shift: int) -> None:
     # Then few frames of the new size were collected, of which zstd's trainer cannot take some numbers.
     rng = np.random.default_rng(0)
@@ -372,9 +370,9 @@ def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(Adaptive, "train", counted)
     kinds: dict[str, Callable[[], NDArray[np.uint8]]] = {
-        "noise": lambda: noise(16_000),
-        "alternating": lambda: np.concatenate([movie(step % 2, 150) for step in range(106)]),
-        "sometimes noisy": lambda: np.concatenate([noise(200), *[movie(0, 600), noise(200)] * 20]),
+        "noise": lambda: noise(6_000),
+        "alternating": lambda: np.concatenate([movie(step % 2, 150) for step in range(40)]),
+        "sometimes noisy": lambda: np.concatenate([noise(200), *[movie(0, 600), noise(200)] * 8]),
     }
     array = CompressedArray((50, 4, 48, 48), frame_stack=None, num_threads=1)
     payload_sizes(array, kinds[kind]())

@@ -131,8 +131,7 @@ class Pair:
 
 @stackings
 @pytest.mark.parametrize("stated", [True, False], ids=("stated", "auto"))
-@pytest.mark.parametrize("n_envs", [1, 5])
-@pytest.mark.parametrize("reset", ["zeros", "repeat"])
+@pytest.mark.parametrize(("n_envs", "reset"), [(1, "zeros"), (5, "repeat")])
 def test_a_transition_of_a_running_episode_adds_one_payload(
     stacking: Stacking, stated: bool, n_envs: int, reset: Reset
 ) -> None:
@@ -148,9 +147,8 @@ def test_a_transition_of_a_running_episode_adds_one_payload(
 
 
 @stackings
-@pytest.mark.parametrize("n_envs", [1, 5])
-def test_next_obs_is_shared_without_frames(stacking: Stacking, n_envs: int) -> None:
-    envs = StackedEnvs(stacking, n_envs)
+def test_next_obs_is_shared_without_frames(stacking: Stacking) -> None:
+    envs = StackedEnvs(stacking)
     pair = Pair(envs, None)
     for obs, next_obs, began in envs.transitions(50):
         assert pair.add(obs, next_obs) == [2 if new else 1 for new in began]
@@ -229,22 +227,11 @@ def test_only_bit_identical_frames_are_shared(frame_stack: FrameStack, first: np
         assert (array.slots[1, 0] is array.slots[0, 0]) == (first == then)
 
 
-@pytest.mark.parametrize("dtype", ["i1", "<f2", ">f4", "f8", "u8"])
-@pytest.mark.parametrize("item", ["channel-last", "vectors, joined"])
-def test_frames_of_any_dtype_are_shared(dtype: str, item: str) -> None:
-    envs = StackedEnvs(STACKINGS[item], dtype=dtype)
-    pair = Pair(envs, "auto")
-    for step, (obs, next_obs, began) in enumerate(envs.transitions(20)):
-        added = pair.add(obs, next_obs)
-        assert step < 4 or added == [5 if new else 1 for new in began]
-    pair.assert_equal()
-
-
 @pytest.mark.parametrize(
     "duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=("deepcopy", "pickle")
 )
 @pytest.mark.parametrize("frame_stack", [4, "auto"])
-@pytest.mark.parametrize("n_before", [0, 1, 2, 9, 30])
+@pytest.mark.parametrize("n_before", [0, 2, 30])
 def test_a_copied_pair_continues_to_share_independently(
     duplicate: Callable[[Pair], Pair], frame_stack: FrameStack, n_before: int
 ) -> None:

@@ -32,8 +32,7 @@ print(array.nbytes / grown)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what resident memory means depends on the allocator")
-@pytest.mark.parametrize("item_nbytes", [40, 3000])
-@pytest.mark.parametrize("n_frames", [1, 4])
+@pytest.mark.parametrize(("item_nbytes", "n_frames"), [(40, 4), (3000, 1)])
 def test_nbytes_is_the_growth_of_the_process(item_nbytes: int, n_frames: int) -> None:
     assert 0.8 < float(run(FILL, item_nbytes, n_frames)) < 1.25
 

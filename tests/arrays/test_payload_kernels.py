@@ -133,9 +133,9 @@ def test_slots_are_gathered_in_python_if_the_probe_fails(monkeypatch: pytest.Mon
     assert list(MemorySlotStore(CODEC).gather(array, 1).payloads) == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("n_frames", [1, 2, 4, 5])
-@pytest.mark.parametrize("piece", [1, 2, 3, 4, 7, 8, 12, 50])
-@pytest.mark.parametrize("n_pixels", [0, 1, 2, 9, 100])
+@pytest.mark.parametrize("n_frames", [1, 4, 5])
+@pytest.mark.parametrize("piece", [1, 2, 3, 4, 8, 50])
+@pytest.mark.parametrize("n_pixels", [0, 1, 9])
 def test_interleaved_frames_equal_numpys(n_frames: int, piece: int, n_pixels: int) -> None:
     frames = np.random.default_rng(0).integers(0, 256, (3, n_frames, n_pixels, piece), np.uint8)
     guarded = np.full((5, n_frames * n_pixels * piece), 77, np.uint8)

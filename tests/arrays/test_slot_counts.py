@@ -29,7 +29,7 @@ SHAPE = (4, 16, 16)
 LAYOUT = FrameLayout(SHAPE, 0, 4)
 ITEMS = np.random.default_rng(0).integers(0, 2, (8, *SHAPE)).astype(np.uint8)
 #: Slots of trainable codecs contain handles of the codecs.
-CODECS = ["delta", "zstd-dict", "zstd3", "none", "rle-jit"]
+CODECS = ["delta", "zstd-dict", "none"]
 
 
 def encoder_of(codec: str, layout: FrameLayout | None = LAYOUT) -> FrameEncoder:
@@ -67,8 +67,7 @@ CHANGES = ["one fewer", "one more", "two", "none", "empty", "list", "payload fir
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("place", ["alone", "last", "among unwritten ones"])
+@pytest.mark.parametrize(("place", "many"), [("alone", False), ("last", True), ("among unwritten ones", True)])
 def test_a_slot_that_does_not_fit_the_layout_is_corrupt(place: str, many: bool, codec: str, change: str) -> None:
     encoder = encoder_of(codec)
     good: list[Any] = [*encoder.encode(ITEMS)]
@@ -124,14 +123,14 @@ def error_of_sample(buffer: CompressedReplayBuffer) -> CorruptPayload | None:
 
 def assert_damage_is_reported(buffer: CompressedReplayBuffer) -> None:
     """Assert that a batch is either right or an error that names one of the damaged slots."""
-    errors = [error_of_sample(buffer) for _ in range(40)]
+    errors = [error_of_sample(buffer) for _ in range(20)]
     found = [error for error in errors if error is not None]
     assert 0 < len(found) < len(errors)
     for error in found:
         assert error.slot is not None
         assert 10 <= error.slot[0] < 30
         assert "3 payloads" in error.reason
-    for _ in range(10):
+    for _ in range(3):
         with pytest.raises(CorruptPayload, match="3 payloads, and items have 4 frames"):
             buffer.sample(64)
 
