@@ -88,7 +88,7 @@ def test_batches_equal_sb3s(kind: str, method: str, stream: Stream, theirs: dict
     assert_equivalent(*make_pair(kind, stream, theirs, compression_method=method), stream)
 
 
-@pytest.mark.parametrize("frame_stack", [4, None, 2])
+@pytest.mark.parametrize("frame_stack", [None, 2])
 def test_frame_stack_does_not_change_batches(frame_stack: int | None, stream: Stream) -> None:
     assert_equivalent(*make_pair("replay", stream, frame_stack=frame_stack), stream)
 
@@ -117,28 +117,6 @@ def test_vec_normalize_works_as_with_sb3(stream: Stream) -> None:
         env = VecNormalize(DummyVecEnv([lambda: ImageEnv(space, action_space)] * n_envs))
     env.obs_rms.update(np.concatenate([transition.obs for transition in stream[-1][:20]]))
     assert_equivalent(*make_pair("replay", stream, compression_method="zstd"), stream, env)
-
-
-def test_next_observations_share_all_their_payloads(stream: Stream) -> None:
-    ours, _ = make_pair("replay", stream, compression_method="zstd")
-    seen: dict[int, bytes] = {}
-    n_checked = 0
-    for step, transition in enumerate(stream[-1]):
-        transition.add_to(ours)
-        payloads = {
-            id(payload): payload
-            for array in (ours.observations, ours.next_observations)
-            for slot in array.slots[step % ROWS]
-            for payload in (slot if isinstance(slot, tuple) else (slot,))
-        }
-        added = len(payloads.keys() - seen.keys())
-        seen |= payloads  # references prevent that an id is used twice
-        after_the_start = step > 3 and not stream[-1][step - 1].done.any()
-        if after_the_start:
-            changed = (transition.obs != transition.next_obs).any(axis=(1, 2, 3))  # the others are known altogether
-            assert added == changed.sum(), f"step {step}"
-            n_checked += 1
-    assert n_checked > 3 * ROWS
 
 
 def test_memory_is_below_three_percent_of_sb3s(stream: Stream) -> None:
