@@ -109,7 +109,7 @@ def permutation(seed: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_all_batches_but_the_first_are_ready_and_equal_those_of_sb3(
     kind: str, seed: int, n_ready: Callable[[], int]
 ) -> None:
@@ -238,21 +238,6 @@ def test_a_damaged_payload_is_an_error_of_the_batch_that_contains_it() -> None:
     assert_trainable(buffer)
 
 
-def test_what_is_repaired_in_time_is_no_error() -> None:
-    buffer = new_buffer(n_envs=1, compression_method="zstd3", frame_stack=4)
-    [*buffer.get()]
-    slots = buffer.observations.slots
-    whole = slots[5]
-    seed = next(seed for seed in range(100) if 5 in permutation(seed)[12:])
-    np.random.seed(seed)  # noqa: NPY002
-    generator = buffer.get(12)
-    slots[5] = (*whole[:-1], b"!")
-    next(generator)
-    slots[5] = whole
-    next(generator)
-    assert_trainable(buffer)
-
-
 def test_a_generator_that_is_not_continued_leaves_nothing(n_ready: Callable[[], int]) -> None:
     """As where PPO stops early."""
     buffer = new_buffer()
@@ -313,25 +298,7 @@ def test_copies_in_the_middle_return_their_own_batches(copied: Callable[[Any], A
     assert_trainable(buffer)
 
 
-def test_forked_children_continue() -> None:
-    if not hasattr(os, "fork"):
-        pytest.skip("this system has no fork")
-    buffer = new_buffer()
-    expected = same_draws(lambda: [*buffer.get(4)], seed=0)[0]
-    np.random.seed(0)  # noqa: NPY002
-    for number, batch in enumerate(buffer.get(4)):
-        assert_same_batch(batch, expected[number])
-        pid = os.fork()
-        if not pid:
-            try:
-                assert_trainable(buffer)
-            except BaseException:
-                os._exit(1)
-            os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
-
-
-def test_a_generator_continues_in_a_forked_child() -> None:
+def test_a_generator_and_later_epochs_continue_in_a_forked_child() -> None:
     if not hasattr(os, "fork"):
         pytest.skip("this system has no fork")
     buffer = new_buffer()
@@ -345,6 +312,7 @@ def test_a_generator_continues_in_a_forked_child() -> None:
             try:
                 for batch, rest in zip(generator, expected[number + 1 :], strict=True):
                     assert_same_batch(batch, rest)
+                assert_trainable(buffer)
             except BaseException:
                 os._exit(1)
             os._exit(0)
@@ -393,13 +361,13 @@ def test_ctrl_c_at_any_time_stops_nothing_but_the_epoch(is_busy: bool) -> None:
         found = [at for at in bytecodes(epoch) if at[0].co_name != "_claim"]
         assert len(found) > 250
         interrupts = []
-        for at in evenly(found, 60):
+        for at in evenly(found, 20):
             interrupts.append(interrupt(epoch, at))
             thread = threading.Thread(target=epoch, daemon=True)
             thread.start()
             thread.join(30)
             assert not thread.is_alive()
-        assert sum(each is not None for each in interrupts) > 50
+        assert sum(each is not None for each in interrupts) > 15
         assert_trainable(buffer)
     finally:
         release.set()
@@ -416,7 +384,7 @@ def test_ctrl_c_at_the_beginning_of_an_epoch_leaves_the_rollout_as_it_was() -> N
     buffer = new_buffer()
     found = [at for at in bytecodes(lambda: begin(buffer)) if at[0].co_name in ("_flatten", "_batches")]
     assert len(found) > 40
-    for at in evenly(found, 20):
+    for at in evenly(found, 10):
         buffer = new_buffer()
         interrupt(partial(begin, buffer), at)
         assert_trainable(buffer)

@@ -61,7 +61,7 @@ buffer = filled(Sampling)
 buffers = [filled() for _ in range(4)]
 other = buffers[-1]
 keep(lambda: buffer.sample(4))
-for _ in range(20):
+for _ in range(8):
     fork(lambda: None)
 print("complete", flush=True)
 """
@@ -72,7 +72,7 @@ from sb3_compressed.buffers.buffer_lock import new_lock
 
 locks = [new_lock() for _ in range(500)]
 keep(lambda: [new_lock() for _ in range(50)])
-for _ in range(20):
+for _ in range(8):
     fork(lambda: None)
 print("complete", flush=True)
 """
@@ -98,7 +98,7 @@ def test_interrupted_forks_leave_no_buffer_locked() -> None:
 
     found = [at for at in bytecodes(fork) if at[0].co_filename == buffer_lock.__file__]
     assert len(found) > 50
-    for at in found if FACTOR else evenly(found, 40):
+    for at in found if FACTOR else evenly(found, 15):
         interrupt(fork, at)
         threads = [threading.Thread(target=buffer.reset, daemon=True) for buffer in buffers]
         for thread in threads:

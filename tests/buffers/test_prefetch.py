@@ -36,9 +36,7 @@ KINDS: dict[str, tuple[type[Any], spaces.Space[Any], dict[str, Any]]] = {
     "plain": (CompressedReplayBuffer, IMAGES, {}),
     "zstd": (CompressedReplayBuffer, IMAGES, {"compression_method": "zstd3"}),
     "optimized": (CompressedReplayBuffer, IMAGES, {"optimize_memory_usage": True}),
-    "sb3-optimized": (
-        CompressedReplayBuffer, IMAGES, SB3_OPTIMIZED,
-    ),
+    "sb3-optimized": (CompressedReplayBuffer, IMAGES, SB3_OPTIMIZED),
     "n-step": (CompressedNStepReplayBuffer, IMAGES, {"n_steps": 3}),
     "dict": (CompressedDictReplayBuffer, DICTS, {}),
     "normalized": (CompressedReplayBuffer, IMAGES, {"normalize_images": True}),
@@ -58,8 +56,7 @@ def draws(buffer: Any, n_batches: int = 6, batch_size: int = 20) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:values of dtype int16")
-@pytest.mark.parametrize("in_folder", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "in_folder"), [*((kind, False) for kind in KINDS), ("plain", True), ("dict", True)])
 def test_batches_of_an_unchanged_buffer_are_those_without_prefetching(
     kind: str, in_folder: bool, tmp_path: Path
 ) -> None:
@@ -84,26 +81,15 @@ def test_batches_are_drawn_n_calls_earlier(n: int) -> None:
     assert newest == [9] * (n + 1) + list(range(10, 10 + 11 - n))
 
 
-@pytest.mark.parametrize("in_folder", [False, True])
-@pytest.mark.parametrize("codec", ["auto", "zstd3", "delta", "none"])
+@pytest.mark.parametrize(("codec", "in_folder"), [("auto", False), ("delta", True), ("zstd3", False)])
 def test_nothing_torn_is_returned_while_transitions_are_overwritten(
     codec: str, in_folder: bool, tmp_path: Path
 ) -> None:
-    storage = tmp_path / "buffer" if in_folder else "memory"
-    buffer = CompressedReplayBuffer(
-        25,
-        IMAGES,
-        COUNTER,
-        "cpu",
-        frame_stack=4,
-        compression_method=codec,
-        prefetch=3,
-        storage=storage,
-        sampler="recent",
-    )
+    options: dict[str, Any] = {"storage": tmp_path / "buffer"} if in_folder else {}
+    buffer = new_buffer(rows=25, compression_method=codec, frame_stack=4, prefetch=3, sampler="recent", **options)
     add_steps(buffer, range(10))
     held: list[Any] = []
-    for begin in range(10, 1000, 5):  # 40 laps
+    for begin in range(10, 400, 5):  # 16 laps
         batch = buffer.sample(16)
         add_steps(buffer, range(begin, begin + 5))
         assert_true(batch)
@@ -172,9 +158,7 @@ def test_wrong_batch_size_raises_and_the_next_call_works() -> None:
 
 
 def test_damaged_payload_raises_for_the_batch_that_contains_it() -> None:
-    buffer = CompressedReplayBuffer(
-        60, IMAGES, COUNTER, "cpu", compression_method="zstd3", prefetch=2, sampler="recent"
-    )
+    buffer = new_buffer("zstd", prefetch=2, sampler="recent")
     add_steps(buffer, range(50))
     whole = [*buffer.observations.slots[:, 0]]
     buffer.sample(40)  # draws three
@@ -229,9 +213,7 @@ def test_buffers_in_folders_can_be_sampled_after_they_were_closed(tmp_path: Path
 
 
 def test_batches_of_several_sizes_in_use_keep_their_memory() -> None:
-    buffer = CompressedReplayBuffer(
-        60, spaces.Box(0, 255, (4, 36, 36), np.uint8), COUNTER, "cpu", prefetch=4, sampler="recent"
-    )
+    buffer = new_buffer(prefetch=4, sampler="recent")
     add_steps(buffer, range(60))
     batches = [buffer.sample(size) for size in (64, 64, 64, 200, 64, 64, 200, 200, 64, 64, 64, 64)]
     for batch in batches:
@@ -286,9 +268,7 @@ def test_where_prefetching_is_impossible_the_constructor_raises() -> None:
             CompressedReplayBuffer(10, IMAGES, COUNTER, prefetch=wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("num_threads", [1, 2])
-@pytest.mark.parametrize("cls", [CompressedReplayBuffer, Subclass])
-@pytest.mark.parametrize("space", [IMAGES, VECTORS], ids=["images", "vectors"])
+@pytest.mark.parametrize(("space", "cls", "num_threads"), [(IMAGES, CompressedReplayBuffer, 2), (VECTORS, Subclass, 1)])
 def test_without_a_sampler_it_warns_once_and_batches_are_those_of_sb3(space: Any, cls: Any, num_threads: int) -> None:
     with pytest.warns(UserWarning, match="prefetch=3 has no effect") as warned:
         ours = cls(20, space, COUNTER, "cpu", prefetch=3, num_threads=num_threads)
@@ -335,7 +315,7 @@ def test_forked_children_complete_the_queue_and_continue() -> None:
     if not hasattr(os, "fork"):
         pytest.skip("this system has no fork")
     code = """
-for _ in range(10):
+for _ in range(4):
     buffer.sample(400)
     child = os.fork()
     if child == 0:
