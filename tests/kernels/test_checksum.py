@@ -48,9 +48,9 @@ KINDS: dict[str, Callable[[bytes], Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("nbytes", "seed", "expected"), REFERENCE)
-def test_checksum_matches_the_reference_implementation(kind: str, nbytes: int, seed: int, expected: int) -> None:
-    assert checksum(KINDS[kind](DATA[:nbytes]), seed) == expected
+def test_checksum_matches_the_reference_implementation(kind: str) -> None:
+    for nbytes, seed, expected in REFERENCE:
+        assert checksum(KINDS[kind](DATA[:nbytes]), seed) == expected, (nbytes, seed)
 
 
 @pytest.mark.parametrize("shift", range(9))
