@@ -65,6 +65,14 @@ def new_buffer(**options: Any) -> CompressedReplayBuffer:
     return CompressedReplayBuffer(ROWS * N_ENVS, SPACE, BUTTONS, n_envs=N_ENVS, device="cpu", **options)
 
 
+def filled(n_steps: int, **options: Any) -> CompressedReplayBuffer:
+    """Return such a buffer with the first steps."""
+    buffer = new_buffer(**options)
+    for number in range(1, n_steps + 1):
+        add_step(buffer, number)
+    return buffer
+
+
 def newest(buffer: Any) -> int:
     """Return the number of the newest step in a buffer, 0 if there is none; the first is 1."""
     return int(buffer.rewards[(buffer.pos - 1) % ROWS, 0]) if buffer.size() else 0
@@ -114,10 +122,7 @@ def main(way: str, folder: Path) -> None:
     """Add or save until killed."""
     ArrayStore.SEGMENT_NBYTES = 30_000  # many segments
     if way == "golden":
-        buffer = new_buffer(storage=folder)
-        for number in range(1, GOLDEN_STEPS + 1):
-            add_step(buffer, number)
-        buffer.close()
+        filled(GOLDEN_STEPS, storage=folder).close()
         return
     exists = folder.is_dir() and any(folder.glob("*.log"))
     if way in ("storage", "prioritized"):

@@ -62,10 +62,6 @@ def test_long_paths_in_error_messages_are_not_broken_into_lines() -> None:
     assert done.stderr == f"Error: {path} does not exist\n"
 
 
-def test_version_option_prints_the_version() -> None:
-    assert run("--version").stdout == f"sb3-compressed {__version__}\n"
-
-
 def test_installed_script_prints_version() -> None:
     script = Path(sys.executable).parent / "sb3-compressed"
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
@@ -92,7 +88,7 @@ def test_missing_dependencies_name_the_pip_command(missing: str, tmp_path: Path)
 
 def test_other_missing_modules_are_bugs_with_a_traceback(tmp_path: Path) -> None:
     done = run_process("--help", **without(tmp_path, "sb3_compressed.cli.advise"))
-    assert (done.returncode, done.stdout) == (1, "")
+    assert done.returncode == 1
     assert done.stderr.startswith("Traceback")
     assert "sb3_compressed.cli.advise" in done.stderr
     assert "pip install" not in done.stderr
@@ -111,9 +107,7 @@ OPTIONAL = {
 
 @pytest.mark.parametrize("missing", OPTIONAL)
 def test_missing_extras_name_the_pip_command(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = writer.new_buffer(storage=tmp_path / "buffer")
-    writer.add_step(buffer, 1)
-    buffer.close()
+    writer.filled(1, storage=tmp_path / "buffer").close()
     command, message = OPTIONAL[missing]
     for module in [missing, *(name for name in sys.modules if name.startswith(f"{missing}."))]:
         monkeypatch.setitem(sys.modules, module, None)
@@ -123,7 +117,11 @@ def test_missing_extras_name_the_pip_command(missing: str, tmp_path: Path, monke
 
 
 WITHOUT_CLI = """
-import importlib, pkgutil
+import importlib, pkgutil, sys
+for name in [*sys.modules]:
+    if name.startswith(("sb3_compressed", "typer", "rich")) and not name.endswith(("kernels", "jit", "kernel_cache")):
+        del sys.modules[name]
+sys.modules["typer"] = sys.modules["rich"] = None  # as if they were not installed
 import sb3_compressed
 from stable_baselines3 import DQN
 from sb3_compressed import CompressedReplayBuffer
@@ -144,7 +142,7 @@ model.learn(20)
 """
 
 
-def test_library_works_without_typer_and_rich(tmp_path: Path) -> None:
-    done = outcome(WITHOUT_CLI, **without(tmp_path, "typer", "rich"))
+def test_library_works_without_typer_and_rich() -> None:
+    done = outcome(WITHOUT_CLI)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == ["warming up 20/20", "recording episodes 1/1"]

@@ -13,13 +13,12 @@ import numpy as np
 import programs
 import pytest
 import writer
-from commands import error_of, run, run_process
-from conftest import recorded
+from commands import error_of, flip_a_bit, run, run_process
 from memory import with_one_episode
 from programs import fresh_outcome
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.save_util import save_to_pkl
+from support import filled, recorded
 
 from sb3_compressed import (
     CompressedDictReplayBuffer,
@@ -32,16 +31,6 @@ from sb3_compressed.buffers.description import describe
 from sb3_compressed.callbacks import checkpoint_folder
 from sb3_compressed.datasets import trajectories
 from sb3_compressed.samplers import PrioritizedSampler
-
-ROWS = 100
-
-
-def filled(name: str, n_steps: int, cls: Any = CompressedReplayBuffer, **options: Any) -> Any:
-    space, action_space, n_envs, transitions = recorded(name)
-    buffer = cls(ROWS * n_envs, space, action_space, n_envs=n_envs, device="cpu", **options)
-    for transition in transitions[:n_steps]:
-        transition.add_to(buffer)
-    return buffer
 
 
 def inspected(*arguments: Any) -> Any:
@@ -122,7 +111,7 @@ def test_folders_are_inspected_without_importing_torch_and_sb3(tmp_path: Path) -
         "images": {}, "prioritized": {"sampler": "prioritized"}, "zstd": {"compression_method": "zstd-dict"}
     }.items():  # fmt: skip
         save_checkpoint(filled("atari", 150, **options), tmp_path / name)
-    save_checkpoint(filled("console", 40, CompressedDictReplayBuffer), tmp_path / "dict")
+    save_checkpoint(filled("console", 40), tmp_path / "dict")
     save_checkpoint(filled("pendulum", 150), tmp_path / "vectors")
     save_checkpoint(filled("pendulum", 0), tmp_path / "empty")
     (tmp_path / "checkpoints" / "step_0000000007").mkdir(parents=True)
@@ -151,8 +140,7 @@ def test_shared_payloads_count_once(tmp_path: Path) -> None:
     ("name", "cls"), [("console", CompressedDictReplayBuffer), ("goal-bits", CompressedHerReplayBuffer)]
 )
 def test_dict_observations_are_described(name: str, cls: Any, tmp_path: Path) -> None:
-    options = {"env": BitFlippingEnv()} if cls is CompressedHerReplayBuffer else {}
-    buffer = filled(name, 40, cls, **options)
+    buffer = filled(name, 40, cls=cls)
     save_checkpoint(buffer, tmp_path / "buffer")
     found = inspected(tmp_path / "buffer")
     assert found["class"] == cls.__name__
@@ -191,10 +179,7 @@ def test_empty_buffer_is_described(tmp_path: Path) -> None:
 
 def test_damage_is_inspected(tmp_path: Path) -> None:
     save_checkpoint(filled("atari", 50), tmp_path / "buffer")
-    file = max((tmp_path / "buffer").glob("*.log"))
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 4
-    file.write_bytes(data)
+    file = flip_a_bit(tmp_path / "buffer")
     done = run("inspect", tmp_path / "buffer", "--json")
     assert done.returncode == 1
     health = json.loads(done.stdout)["health"]
@@ -224,7 +209,7 @@ RUNS_CODE = b"cposix\nsystem\n(S'touch %s'\ntR."
 @pytest.mark.parametrize("cls", [CompressedReplayBuffer, ReplayBuffer])
 def test_pickle_shows_only_its_size_without_unpickle(cls: Any, tmp_path: Path) -> None:
     path = tmp_path / "buffer.pkl"
-    save_to_pkl(path, filled("pendulum", 130, cls))
+    save_to_pkl(path, filled("pendulum", 130, cls=cls))
     assert inspected(path) == {"path": str(path), "kind": "pickle", "disk_bytes": path.stat().st_size}
     assert "--unpickle shows its content" in run("inspect", path).stdout
     opened = inspected(path, "--unpickle")
@@ -289,10 +274,10 @@ print(memory_of_process("VmHWM"))
 @pytest.mark.slow
 def test_memory_is_independent_of_the_size_of_the_buffer(tmp_path: Path) -> None:
     peaks = []
-    for size in (10_000, 30_000):  # 71 and 212 MB of payloads, in more than one file each
+    for size in (4_000, 14_000):  # 28 and 99 MB of payloads
         folder = tmp_path / str(size)
         with_one_episode(size, compression_method="none", storage=folder).close()
         inspected, peak = programs.run(INSPECTED, folder).rsplit(maxsplit=1)
         assert json.loads(inspected)["transitions"] == size
         peaks.append(int(peak))
-    assert peaks[1] - peaks[0] < 40_000_000
+    assert peaks[1] - peaks[0] < 30_000_000

@@ -14,16 +14,14 @@ from conftest import Stream
 from PIL import Image
 from programs import outcome
 from stable_baselines3.common.save_util import save_to_pkl
+from support import filled
 
-from sb3_compressed import CompressedReplayBuffer, save_checkpoint
+from sb3_compressed import save_checkpoint
 from sb3_compressed.datasets import trajectories
 
 
 def saved(stream: Stream, folder: Path, n_steps: int = 200) -> Any:
-    space, action_space, n_envs, transitions = stream
-    buffer = CompressedReplayBuffer(100 * n_envs, space, action_space, n_envs=n_envs, device="cpu")
-    for transition in transitions[:n_steps]:
-        transition.add_to(buffer)
+    buffer = filled(stream, n_steps)
     save_checkpoint(buffer, folder)
     return buffer
 
@@ -92,15 +90,14 @@ def test_pickle_requires_unpickle_and_becomes_an_mp4(
     assert b"ftyp" in (tmp_path / "episode-0.mp4").read_bytes()[:16]
 
 
-@pytest.mark.parametrize("stream", ["pendulum"], indirect=True)
-def test_vector_observations_are_an_error(stream: Stream, tmp_path: Path) -> None:
-    saved(stream, tmp_path / "buffer", 20)
-    assert "are not images; to watch the episode, replay its actions" in error_of("play", tmp_path / "buffer")
-
-
-def test_empty_buffer_is_an_error(stream: Stream, tmp_path: Path) -> None:
-    saved(stream, tmp_path / "buffer", 0)
-    assert error_of("play", tmp_path / "buffer") == f"{tmp_path / 'buffer'} contains no transitions yet"
+@pytest.mark.parametrize(
+    ("stream", "n_steps", "message"),
+    [("pendulum", 20, "are not images; to watch"), ("atari", 0, "contains no transitions yet")],
+    indirect=["stream"],
+)
+def test_vectors_and_empty_buffers_are_errors(stream: Stream, n_steps: int, message: str, tmp_path: Path) -> None:
+    saved(stream, tmp_path / "buffer", n_steps)
+    assert message in error_of("play", tmp_path / "buffer")
 
 
 LIMITED = """

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import writer
 from commands import error_of, run
+from stable_baselines3 import DQN
 
-from sb3_compressed import BufferCheckpointCallback, save_checkpoint
-
-N_STEPS = 40
-
-
-def buffer_of(n_steps: int = N_STEPS) -> Any:
-    buffer = writer.new_buffer()
-    for number in range(1, n_steps + 1):
-        writer.add_step(buffer, number)
-    return buffer
+from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, save_checkpoint
 
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with two checkpoints of a training."""
-    from stable_baselines3 import DQN
-
-    from sb3_compressed import CompressedReplayBuffer
-
     folder = tmp_path_factory.mktemp("checkpoints")
     model = DQN(
         "MlpPolicy", "CartPole-v1", buffer_size=200, learning_starts=1000, replay_buffer_class=CompressedReplayBuffer
@@ -76,7 +63,7 @@ def test_errors_for_other_paths_name_the_right_one(tmp_path: Path, checkpoints: 
 
 def test_incomplete_first_checkpoint_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "step_0000000100.unfinished").mkdir()
-    save_checkpoint(buffer_of(), tmp_path / "newest-buffer")
+    save_checkpoint(writer.filled(40), tmp_path / "newest-buffer")
     error = error_of("inspect", tmp_path)
     assert "contains no complete checkpoint, only step_0000000100.unfinished" in error
     assert error.endswith(f"its buffer at that time is {tmp_path / 'newest-buffer'}")
@@ -84,7 +71,7 @@ def test_incomplete_first_checkpoint_is_an_error(tmp_path: Path) -> None:
 
 def test_incomplete_first_save_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "buffer"
-    save_checkpoint(buffer_of(), folder)
+    save_checkpoint(writer.filled(40), folder)
     for file in folder.glob("*.log"):
         file.rename(file.with_suffix(".unfinished"))
     assert error_of("inspect", folder) == f"{folder} contains neither a buffer nor checkpoints"

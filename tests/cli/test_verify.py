@@ -5,36 +5,29 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import writer
-from commands import error_of, run
+from commands import error_of, flip_a_bit, run
 
 from sb3_compressed.storage import verify
 
-N_STEPS = 70
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a buffer."""
+    writer.filled(70, storage=tmp_path / "buffer").close()
+    return tmp_path / "buffer"
 
 
-def saved(folder: Path) -> Path:
-    buffer = writer.new_buffer(storage=folder)
-    for number in range(1, N_STEPS + 1):
-        writer.add_step(buffer, number)
-    buffer.close()
-    return folder
-
-
-def test_undamaged_folder_passes(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "whole")
+def test_undamaged_folder_passes(folder: Path) -> None:
     done = run("verify", folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{folder}: no damage found\n"
     assert json.loads(run("verify", folder, "--json").stdout) == {"path": str(folder), "damages": []}
 
 
-def test_damage_is_reported_with_exit_code_1(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "damaged")
-    file = max(folder.glob("*.log"))
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 4
-    file.write_bytes(data)
+def test_damage_is_reported_with_exit_code_1(folder: Path) -> None:
+    file = flip_a_bit(folder)
     done = run("verify", folder, "--json")
     assert done.returncode == 1
     assert any(str(file) in line for line in json.loads(done.stdout)["damages"])
@@ -56,14 +49,13 @@ def test_concurrent_or_killed_writer_is_not_reported_as_damage(tmp_path: Path) -
     with writer.start("storage", folder) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        for _ in range(30):
+        for _ in range(10):
             assert verify(folder) == []
         process.kill()
     assert verify(folder) == []
 
 
-def test_much_damage_is_summarized_unless_verbose(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "damaged")
+def test_much_damage_is_summarized_unless_verbose(folder: Path) -> None:
     files = sorted(folder.glob("*.log"))
     for file in files:
         data = bytearray(file.read_bytes())
