@@ -19,13 +19,17 @@ from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, Sto
 from sb3_compressed.callbacks import checkpoint_callback as checkpoint_module
 
 
-def dqn(n_envs: int = 2, env: Any = None, **options: Any) -> DQN:
+def dqn(n_envs: int = 2, env: Any = None, buffer_size: int = 120, **options: Any) -> DQN:
     return DQN(
-        "CnnPolicy", env or atari_env(n_envs=n_envs), buffer_size=300, learning_starts=20, batch_size=4,
+        "CnnPolicy", env or atari_env(n_envs=n_envs), buffer_size=buffer_size, learning_starts=20, batch_size=4,
         seed=0, device="cpu",
         policy_kwargs={"net_arch": [8], "features_extractor_kwargs": {"features_dim": 16}},
         replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs=options,
     )  # fmt: skip
+
+
+def stored_buffer(folder: Path) -> Any:
+    return CompressedReplayBuffer.from_checkpoint(folder, device="cpu")
 
 
 def assert_same_buffer(ours: Any, theirs: Any) -> None:
@@ -37,26 +41,26 @@ def assert_same_buffer(ours: Any, theirs: Any) -> None:
 def test_model_and_buffer_belong_to_the_same_step_and_old_checkpoints_are_deleted(storage: str, tmp_path: Path) -> None:
     model = dqn(storage=tmp_path / "storage" if storage == "folder" else "memory")
     checkpoints = tmp_path / "checkpoints"
-    model.learn(500, callback=BufferCheckpointCallback(100, checkpoints, keep=3))
+    model.learn(200, callback=BufferCheckpointCallback(40, checkpoints, keep=3))
     kept = sorted(checkpoints.glob("step_*"))
     assert len(kept) == 3
     assert latest_checkpoint(checkpoints) == kept[-1]
     for folder in kept:
-        buffer: Any = CompressedReplayBuffer.from_checkpoint(folder / "buffer", device="cpu")
+        buffer = stored_buffer(folder / "buffer")
         steps = DQN.load(folder / "model", device="cpu").num_timesteps
         assert steps == int(folder.name.partition("_")[2])
-        assert buffer.pos == (steps // 2) % 150, "all steps before the checkpoint are in the buffer"
+        assert buffer.pos == (steps // 2) % 60, "all steps before the checkpoint are in the buffer"
     assert_same_buffer(buffer, model.replay_buffer)
     resumed = DQN.load(kept[-1] / "model", env=atari_env(n_envs=2), device="cpu")
     resumed.replay_buffer = buffer
-    resumed.learn(150, callback=BufferCheckpointCallback(100, checkpoints, resume=True), reset_num_timesteps=False)
+    resumed.learn(60, callback=BufferCheckpointCallback(40, checkpoints, resume=True), reset_num_timesteps=False)
     [last] = checkpoints.glob("step_*")
-    assert_same_buffer(CompressedReplayBuffer.from_checkpoint(last / "buffer", device="cpu"), resumed.replay_buffer)
+    assert_same_buffer(stored_buffer(last / "buffer"), resumed.replay_buffer)
 
 
 def test_checkpoints_share_files(tmp_path: Path) -> None:
-    model = dqn(compression_method="none")
-    model.learn(240, callback=BufferCheckpointCallback(20, tmp_path, keep=10))
+    model = dqn(buffer_size=300, compression_method="none")
+    model.learn(160, callback=BufferCheckpointCallback(16, tmp_path, keep=10))
     files = {path.stat().st_ino: path.stat().st_size for path in tmp_path.rglob("*.log")}
     unshared = sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
     assert sum(files.values()) < unshared / 3
@@ -69,13 +73,10 @@ def test_the_latest_checkpoint_is_the_one_saved_last_whatever_its_step(tmp_path:
     model.learn(40, callback=callback)
     for path in tmp_path.rglob("*"):
         os.utime(path, (1, 1))  # like a copy without times
-    latest = latest_checkpoint(tmp_path)
-    assert latest == tmp_path / "step_0000000040"
+    assert latest_checkpoint(tmp_path) == tmp_path / "step_0000000040"
     model.learn(24, callback=callback, reset_num_timesteps=False)
     assert sorted(path.name for path in tmp_path.glob("step_*")) == ["step_0000000040", "step_0000000064"]
-    latest = latest_checkpoint(tmp_path)
-    assert latest is not None
-    assert_same_buffer(CompressedReplayBuffer.from_checkpoint(latest / "buffer", device="cpu"), model.replay_buffer)
+    assert_same_buffer(stored_buffer(latest_checkpoint(tmp_path) / "buffer"), model.replay_buffer)
 
 
 def test_relative_paths_are_resolved_on_construction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,12 +85,10 @@ def test_relative_paths_are_resolved_on_construction(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     model, callback = dqn(storage="storage"), BufferCheckpointCallback(40, "checkpoints", keep=9)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    model.learn(130, callback=callback)
+    model.learn(50, callback=callback)
     assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == []
-    latest = latest_checkpoint(tmp_path / "checkpoints")
-    assert latest is not None
-    assert_same_buffer(CompressedReplayBuffer.from_checkpoint(latest / "buffer", device="cpu"), model.replay_buffer)
-    assert_same_buffer(CompressedReplayBuffer.from_checkpoint(tmp_path / "storage", device="cpu"), model.replay_buffer)
+    for folder in (latest_checkpoint(tmp_path / "checkpoints") / "buffer", tmp_path / "storage"):
+        assert_same_buffer(stored_buffer(folder), model.replay_buffer)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -112,9 +111,8 @@ def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(tmp_path: P
             os._exit(0)
         was_killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         latest = latest_checkpoint(folder)
-        assert latest is not None, f"killed after {n_lines} lines"
         assert (latest / "model.zip").is_file()
-        assert_same_buffer(CompressedReplayBuffer.from_checkpoint(latest / "buffer", device="cpu"), model.replay_buffer)
+        assert_same_buffer(stored_buffer(latest / "buffer"), model.replay_buffer)
         shutil.rmtree(folder)
         n_lines += 1
     assert n_lines > 40
@@ -122,10 +120,8 @@ def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(tmp_path: P
 
 def test_the_statistics_of_vec_normalize_are_saved(tmp_path: Path) -> None:
     env = VecNormalize(atari_env(n_envs=1), norm_obs=False)
-    dqn(env=env).learn(60, callback=BufferCheckpointCallback(50, tmp_path))
-    latest = latest_checkpoint(tmp_path)
-    assert latest is not None
-    loaded = VecNormalize.load(str(latest / "vecnormalize.pkl"), atari_env(n_envs=1))
+    dqn(env=env).learn(30, callback=BufferCheckpointCallback(20, tmp_path))
+    loaded = VecNormalize.load(str(latest_checkpoint(tmp_path) / "vecnormalize.pkl"), atari_env(n_envs=1))
     assert loaded.ret_rms.count > 1
 
 
@@ -138,23 +134,25 @@ def test_verbose_prints_a_line_per_checkpoint(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_a_model_without_a_compressed_buffer_raises_before_training(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"this model has none; pass a class .* as replay_buffer_class"):
+    with pytest.raises(StorageError, match=r"this model has none; .* replay_buffer_class"):
         PPO("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferCheckpointCallback(5, tmp_path))
     with pytest.raises(StorageError, match="this model uses ReplayBuffer"):
         DQN("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferCheckpointCallback(5, tmp_path))
 
 
-def test_numbers_that_are_not_positive_integers_raise(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="save_freq must be at least 1, got 0"):
-        BufferCheckpointCallback(0, tmp_path)
-    with pytest.raises(ValueError, match="keep must be at least 1, got -1"):
-        BufferCheckpointCallback(1, tmp_path, keep=-1)
-    with pytest.raises(TypeError, match="save_freq must be an integer"):
-        BufferCheckpointCallback(50.5, tmp_path)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("save_freq", "keep", "error", "message"),
+    [(0, 1, ValueError, "save_freq .* got 0"), (1, -1, ValueError, "keep .* got -1"), (5.5, 1, TypeError, "save_freq")],
+)
+def test_numbers_that_are_not_positive_integers_raise(
+    save_freq: Any, keep: int, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        BufferCheckpointCallback(save_freq, tmp_path, keep=keep)
 
 
 def test_save_before_training_raises_and_creates_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"no model to save yet; pass the callback to learn\(\) first"):
+    with pytest.raises(StorageError, match="no model to save yet"):
         BufferCheckpointCallback(50, tmp_path / "new").save()
     assert not (tmp_path / "new").exists()
 
@@ -186,15 +184,14 @@ dqn(1).learn(100_000, callback=PrintingCallback(11, sys.argv[1], keep=2))
 def test_a_killed_training_equals_an_uninterrupted_one_and_can_be_resumed(tmp_path: Path) -> None:
     with start(TRAINING, tmp_path) as process:
         assert process.stdout is not None
-        reported = [process.stdout.readline().strip() for _ in range(9)]
+        reported = [process.stdout.readline().strip() for _ in range(5)]
         process.kill()
         reported += process.stdout.read().split()
     latest = latest_checkpoint(tmp_path)
-    assert latest is not None
     assert latest.name >= reported[-1]
     model = DQN.load(latest / "model", env=atari_env(n_envs=1), device="cpu")
-    model.replay_buffer = CompressedReplayBuffer.from_checkpoint(latest / "buffer", device="cpu")
-    assert model.replay_buffer.pos == model.num_timesteps
+    model.replay_buffer = stored_buffer(latest / "buffer")
+    assert stored_buffer(latest / "buffer").pos == model.num_timesteps
     uninterrupted = dqn(1)
     with pytest.raises(KeyboardInterrupt):
         uninterrupted.learn(100_000, callback=PrintingCallback(11, tmp_path / "other", last=model.num_timesteps))

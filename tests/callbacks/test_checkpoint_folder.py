@@ -27,9 +27,6 @@ from sb3_compressed import (
 )
 from sb3_compressed.storage.files import UNFINISHED
 
-#: A warning.
-SKIPPED = "skipping .*, which is damaged or not a checkpoint"
-
 
 def dqn() -> DQN:
     return DQN(
@@ -173,9 +170,7 @@ def test_a_folder_is_locked_until_the_training_ends_or_its_process_is_killed(tmp
             for folder in folders:
                 assert process.stdout.readline() == "training\n"
                 for option in ({}, {"resume": True}, {"overwrite": True}):
-                    with pytest.raises(
-                        StorageError, match=rf"is locked by process {process.pid}; .*callback\.close\(\)"
-                    ):
+                    with pytest.raises(StorageError, match=rf"process {process.pid}; .*callback\.close\(\)"):
                         train(folder, **option)
                 assert latest_checkpoint(folder).name == "step_0000000004"  # readers need no lock
                 if folder == folders[0]:
@@ -202,12 +197,10 @@ class Failure(BaseCallback):
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_failed_training_locks_its_folder_until_close_and_its_callback_goes_on(closes: bool, tmp_path: Path) -> None:
     model, callback = dqn(), BufferCheckpointCallback(4, tmp_path, keep=9)
-    with pytest.raises(
-        RuntimeError, match="the environment failed"
-    ) as error:  # keeps the frame of learn() alive, like notebooks
+    with pytest.raises(RuntimeError, match="failed") as error:  # keeps the frame of learn() alive, like notebooks
         model.learn(8, callback=[callback, Failure()])
     for option in ({"resume": True}, {"overwrite": True}):
-        with pytest.raises(StorageError, match=r"is locked by another training of this process; .*callback\.close\(\)"):
+        with pytest.raises(StorageError, match=r"another training of this process; .*callback\.close\(\)"):
             train(tmp_path, keep=9, **option)
     if closes:
         callback.close()
@@ -315,13 +308,13 @@ def test_reusing_a_callback_for_another_model_raises_and_keeps_the_checkpoints(e
 
 
 def flips(file: Path) -> Iterator[int]:
-    """Flip the bits of a file, one at a time."""
+    """Flip one bit of each byte of a file, one at a time."""
     content = file.read_bytes()
-    for bit in range(8 * len(content)):
+    for index in range(len(content)):
         flipped = bytearray(content)
-        flipped[bit // 8] ^= 1 << bit % 8
+        flipped[index] ^= 1 << index % 8
         file.write_bytes(flipped)
-        yield bit
+        yield index
     file.write_bytes(content)
 
 
@@ -384,16 +377,10 @@ def test_other_folders_with_the_name_of_a_checkpoint_are_skipped_and_kept(kind: 
 def test_another_folder_with_the_name_of_a_new_checkpoint_is_renamed(tmp_path: Path) -> None:
     (tmp_path / "step_0000000004").mkdir()
     (tmp_path / "step_0000000004" / "mine").write_text("precious")
-    with (
-        pytest.warns(UserWarning, match=SKIPPED),
-        pytest.raises(StorageError, match="another run"),
-    ):
+    with pytest.warns(UserWarning, match="skipping"), pytest.raises(StorageError, match="another run"):
         train(tmp_path, n_steps=4)
     renamed = r"renamed .*step_0000000004, .* to step_0000000004\.other-1"
-    with (
-        pytest.warns(UserWarning, match=SKIPPED),
-        pytest.warns(UserWarning, match=renamed),
-    ):
+    with pytest.warns(UserWarning, match="skipping"), pytest.warns(UserWarning, match=renamed):
         dqn().learn(4, callback=BufferCheckpointCallback(4, tmp_path, resume=True))
     assert (tmp_path / "step_0000000004.other-1" / "mine").read_text() == "precious"
     assert latest_checkpoint(tmp_path).name == "step_0000000004"
@@ -412,10 +399,9 @@ def test_checkpoints_of_another_run_are_neither_the_latest_nor_deleted(three: Pa
 
 
 def test_a_missing_folder_raises_without_missing_ok(three: Path) -> None:
-    with pytest.raises(CheckpointNotFound, match=r"there is no folder .*chekpoints"):
-        latest_checkpoint(three.with_name("chekpoints"))
-    assert issubclass(CheckpointNotFound, FileNotFoundError)
-    assert issubclass(CheckpointNotFound, StorageError)
+    for error in (CheckpointNotFound, FileNotFoundError, StorageError):
+        with pytest.raises(error, match=r"there is no folder .*chekpoints"):
+            latest_checkpoint(three.with_name("chekpoints"))
     assert latest_checkpoint(three.with_name("chekpoints"), missing_ok=True) is None
     with pytest.raises(CheckpointNotFound, match="there is no folder"):
         latest_checkpoint(three / "run.json", missing_ok=True)  # missing_ok does not apply: it is a file
@@ -443,7 +429,7 @@ from pathlib import Path
 from sb3_compressed import latest_checkpoint
 newest = 0
 print("reading", flush=True)
-while newest < 200:
+while newest < 80:
     found = int(latest_checkpoint(sys.argv[1]).name.removeprefix("step_"))
     assert found >= newest, (found, newest)
     newest = found
@@ -456,5 +442,5 @@ def test_a_reader_sees_only_complete_checkpoints_while_a_run_saves_and_deletes(t
     with start(READER, tmp_path) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "reading\n"
-        model.learn(196, callback=callback, reset_num_timesteps=False)
+        model.learn(76, callback=callback, reset_num_timesteps=False)
         assert process.wait(60) == 0

@@ -50,13 +50,6 @@ def dqn(folder: Path | None = None, n_envs: int = 2, **kwargs: Any) -> DQN:
     return DQN(**{**options, **kwargs})
 
 
-def ppo(folder: Path, **kwargs: Any) -> PPO:
-    return PPO(
-        "CnnPolicy", atari_env(n_envs=2), n_steps=32, n_epochs=1, device="cpu", policy_kwargs=SMALL_CNN,
-        rollout_buffer_class=CompressedRolloutBuffer, tensorboard_log=str(folder), **kwargs,
-    )  # fmt: skip
-
-
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Return step and value of the points of each ``buffer/`` curve, except those of :data:`CODING`."""
     [run] = folder.iterdir()
@@ -66,13 +59,13 @@ def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_replay_buffers_are_logged_every_log_freq_steps(tmp_path: Path) -> None:
-    model = dqn(tmp_path)
-    model.learn(400, callback=BufferStatsCallback(log_freq=100), log_interval=1)
+    model = dqn(tmp_path, buffer_size=100)
+    model.learn(160, callback=BufferStatsCallback(log_freq=40), log_interval=1)
     found = curves(tmp_path)
     assert set(found) == SIZES | TIMES
     last = {name: points[-1] for name, points in found.items()}
-    assert {step for step, _ in last.values()} == {400}
-    assert last["transitions"][1] == 300
+    assert {step for step, _ in last.values()} == {160}
+    assert last["transitions"][1] == 100
     expected = buffer_statistics(model.replay_buffer)
     assert last["memory_mb"][1] == pytest.approx(expected.memory_nbytes / 1e6)
     assert last["compression_ratio"][1] == pytest.approx(expected.compression_ratio)
@@ -81,13 +74,13 @@ def test_replay_buffers_are_logged_every_log_freq_steps(tmp_path: Path) -> None:
     for name in TIMES:
         assert 0 < last[name][1] < 1e6
     steps = [step for step, _ in found["transitions"]]
-    assert len(steps) >= 4, "every 100 steps and at the end"
+    assert len(steps) >= 4, "every 40 steps and at the end"
     assert steps == sorted(set(steps))
 
 
 def test_training_is_unchanged_and_the_timers_are_removed() -> None:
-    watched = dqn().learn(200, callback=BufferStatsCallback(50))
-    alone = dqn().learn(200)
+    watched = dqn().learn(80, callback=BufferStatsCallback(20))
+    alone = dqn().learn(80)
     assert set(vars(watched.replay_buffer)) == set(vars(alone.replay_buffer))
     assert type(watched.replay_buffer) is CompressedReplayBuffer
     both = watched.policy.state_dict().values(), alone.policy.state_dict().values()
@@ -95,7 +88,11 @@ def test_training_is_unchanged_and_the_timers_are_removed() -> None:
 
 
 def test_rollout_buffers_are_logged_with_each_rollout(tmp_path: Path) -> None:
-    ppo(tmp_path).learn(192, callback=BufferStatsCallback())
+    model = PPO(
+        "CnnPolicy", atari_env(n_envs=2), n_steps=32, n_epochs=1, device="cpu", policy_kwargs=SMALL_CNN,
+        rollout_buffer_class=CompressedRolloutBuffer, tensorboard_log=str(tmp_path),
+    )  # fmt: skip
+    model.learn(192, callback=BufferStatsCallback())
     found = curves(tmp_path)
     assert set(found) == SIZES | TIMES
     assert found["transitions"] == [(64, 64.0), (128, 64.0), (192, 64.0)]
@@ -114,7 +111,7 @@ class SavesWhileMeasured(BaseCallback):
 
     def _on_step(self) -> bool:
         buffer: Any = self.model.replay_buffer  # type: ignore[attr-defined]
-        if self.num_timesteps < 100 or self.done:
+        if self.num_timesteps < 60 or self.done:
             return True
         self.done = True
         assert "add" in vars(buffer), "a timer is installed"
@@ -132,9 +129,9 @@ class SavesWhileMeasured(BaseCallback):
 
 def test_models_and_buffers_can_be_saved_and_copied_while_timed(tmp_path: Path) -> None:
     saves = SavesWhileMeasured(tmp_path)
-    dqn().learn(150, callback=[BufferStatsCallback(), saves])
+    dqn().learn(80, callback=[BufferStatsCallback(), saves])
     assert saves.done
-    assert DQN.load(tmp_path / "model", env=atari_env(n_envs=2)).num_timesteps == 100
+    assert DQN.load(tmp_path / "model", env=atari_env(n_envs=2)).num_timesteps == 60
 
 
 class FailsAt(BaseCallback):
@@ -220,7 +217,7 @@ class RaisePriorities(BaseCallback):
 
 def test_priorities_are_logged(tmp_path: Path) -> None:
     model = dqn(tmp_path, replay_buffer_kwargs={"sampler": PrioritizedSampler(alpha=1.0, epsilon=0.0)})
-    model.learn(200, callback=[RaisePriorities(), BufferStatsCallback(50)])
+    model.learn(100, callback=[RaisePriorities(), BufferStatsCallback(25)])
     logged = curves(tmp_path)
     assert logged.keys() >= PRIORITIES
     buffer: Any = model.replay_buffer
@@ -247,9 +244,9 @@ def test_mixed_buffers_are_logged_and_timed(tmp_path: Path) -> None:
 
 
 def test_a_buffer_of_sb3_raises_before_training() -> None:
-    with pytest.raises(TypeError, match=r"this model uses ReplayBuffer; pass a class .* as replay_buffer_class"):
+    with pytest.raises(TypeError, match=r"ReplayBuffer; .* as replay_buffer_class"):
         dqn(replay_buffer_class=None).learn(10, callback=BufferStatsCallback())
-    with pytest.raises(TypeError, match=r"this model uses RolloutBuffer; pass a class .* as rollout_buffer_class"):
+    with pytest.raises(TypeError, match=r"RolloutBuffer; .* as rollout_buffer_class"):
         PPO("MlpPolicy", "CartPole-v1", device="cpu").learn(10, callback=BufferStatsCallback())
-    with pytest.raises(ValueError, match="must be positive, got 0"):
+    with pytest.raises(ValueError, match="got 0"):
         BufferStatsCallback(0)
