@@ -85,7 +85,7 @@ def rename(batch: Batch) -> None:
     batch.serial[0] = 1e6
 
 
-@pytest.mark.parametrize("name", ["SB3", "auto", "zstd3", "none"])
+@pytest.mark.parametrize("name", ["SB3", "zstd3", "none"])
 def test_correct_buffers_pass(name: str) -> None:
     assert check_replay(make_replay(name, IMAGES, ROWS), steps(), ROWS) == ""
     assert check_rollout(make_rollout(name, IMAGES, ROWS), steps(), ROWS) == ""

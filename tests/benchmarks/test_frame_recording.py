@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,68 +20,55 @@ from sb3_compressed.benchmarking.benchmark_envs import make_env, wrap_as_sb3
 N_ENVS = 2
 
 
-@pytest.mark.parametrize(
-    ("env_id", "n_stack", "atari"),
-    [
-        ("BreakoutNoFrameskip-v4", 4, True),
-        ("CartPole-v1", 1, False),
-        ("CartPole-v1", 3, False),
-        ("FrozenLake-v1", 1, False),
-    ],
-)
-def test_recording_replays_observations(env_id: str, n_stack: int, atari: bool, tmp_path: Path) -> None:
-    n_steps = 200 if atari else 60
+def filtered_console() -> Any:
+    return VecFiltered(console_env(N_ENVS, max_steps=90), ["screen", "ram"])
+
+
+#: Environment, number of stacked frames, and whether images are transposed.
+RECORDED: dict[str, tuple[Callable[[], Any], int, bool]] = {
+    "atari": (partial(make_env, "BreakoutNoFrameskip-v4", N_ENVS, atari=True), 4, True),
+    "vectors": (partial(make_env, "CartPole-v1", N_ENVS, atari=False), 1, False),
+    "stacked vectors": (partial(make_env, "CartPole-v1", N_ENVS, atari=False), 3, False),
+    "discrete": (partial(make_env, "FrozenLake-v1", N_ENVS, atari=False), 1, False),
+    "dict": (partial(console_env, N_ENVS, max_steps=90), 1, True),
+    "stacked dict": (filtered_console, 4, True),
+}
+
+
+def parts(obs: Any) -> dict[str, Any]:
+    return obs if isinstance(obs, dict) else {"": obs}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recording_replays_observations(name: str, tmp_path: Path) -> None:
+    new_env, n_stack, is_image = RECORDED[name]
+    n_steps = 200 if name == "atari" else 60
     path = tmp_path / "recording.zst"
-    written = write_recording(path, make_env(env_id, N_ENVS, atari=atari), n_steps, n_stack=n_stack)
+    written = write_recording(path, new_env(), n_steps, n_stack=n_stack)
     recording = Recording.open(path)
     assert recording == written
     assert list(tmp_path.iterdir()) == [path]
 
-    env: Any = make_env(env_id, N_ENVS, atari=atari)
+    env = new_env()
     policy = random_policy(env.action_space, N_ENVS)  # the same actions
     env = VecFrameStack(env, n_stack) if n_stack > 1 else env
-    env = VecTransposeImage(env) if atari else env
+    env = VecTransposeImage(env) if is_image else env
     assert recording.observation_space == env.observation_space
     assert recording.action_space == env.action_space
     obs, n_ends = env.reset(), 0
     steps = list(play(recording))
     assert len(steps) == n_steps
     for number, step in enumerate(steps):
-        np.testing.assert_array_equal(step.obs, obs)
+        assert parts(step.obs).keys() == parts(step.next_obs).keys() == parts(obs).keys()
+        for key, part in parts(step.obs).items():
+            np.testing.assert_array_equal(part, parts(obs)[key])
         obs, _, dones, infos = env.step(policy(obs))
         np.testing.assert_array_equal(step.done, dones)
         for i, done in enumerate(dones):
-            np.testing.assert_array_equal(step.next_obs[i], infos[i]["terminal_observation"] if done else obs[i])
+            for key, part in parts(step.next_obs).items():
+                last = parts(infos[i]["terminal_observation"])[key] if done else parts(obs)[key][i]
+                np.testing.assert_array_equal(part[i], last)
         np.testing.assert_array_equal(step.reward, [number * N_ENVS, number * N_ENVS + 1])
-        n_ends += dones.sum()
-    assert n_ends
-    env.close()
-
-
-@pytest.mark.parametrize("n_stack", [1, 4])
-def test_recording_replays_dict_observations(n_stack: int, tmp_path: Path) -> None:
-    def make() -> Any:
-        env: Any = console_env(N_ENVS, max_steps=90)
-        return env if n_stack == 1 else VecFiltered(env, ["screen", "ram"])
-
-    written = write_recording(tmp_path / "recording.zst", make(), 60, n_stack=n_stack)
-    recording = Recording.open(tmp_path / "recording.zst")
-    assert recording == written
-    env = make()
-    policy = random_policy(env.action_space, N_ENVS)
-    env = VecTransposeImage(VecFrameStack(env, n_stack) if n_stack > 1 else env)
-    assert recording.observation_space == env.observation_space
-    obs: Any = env.reset()
-    n_ends = 0
-    for step in play(recording):
-        assert step.obs.keys() == step.next_obs.keys() == obs.keys()
-        before = obs
-        obs, _, dones, infos = env.step(policy(obs))
-        for key in before:
-            np.testing.assert_array_equal(step.obs[key], before[key])
-            for i, done in enumerate(dones):
-                theirs = infos[i]["terminal_observation"][key] if done else obs[key][i]
-                np.testing.assert_array_equal(step.next_obs[key][i], theirs)
         n_ends += dones.sum()
     assert n_ends
     env.close()
@@ -179,14 +168,11 @@ def test_atari_wrapper_on_other_environment_raises() -> None:
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.Discrete(3, start=-1),
-        spaces.Box(-2, 2, (3,)),
-        spaces.Box(-np.inf, np.inf, (3,)),
-        spaces.MultiDiscrete([2, 5]),
-        spaces.MultiBinary(4),
+        spaces.Discrete(3, start=-1), spaces.Box(-2, 2, (3,)), spaces.Box(-np.inf, np.inf, (3,)),
+        spaces.MultiDiscrete([2, 5]), spaces.MultiBinary(4),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_random_actions_are_reproducible_and_in_the_space(space: spaces.Space[Any]) -> None:
     draws = [random_policy(space, 50)(None) for _ in range(2)]
     np.testing.assert_array_equal(*draws)
