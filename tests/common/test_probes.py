@@ -11,32 +11,23 @@ from programs import run
 from sb3_compressed.arrays import batch_pool, payload_kernels
 from sb3_compressed.common import probes
 
-PROBES = [
-    probes.references_are_counted,
-    payload_kernels._layout_is_known,
-]
-FOUND = (
-    batch_pool.REFERENCES_ARE_COUNTED,
-    payload_kernels.LAYOUT_IS_KNOWN,
-)
-
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="other interpreters may use the fallbacks")
-@pytest.mark.parametrize("probe", PROBES)
+@pytest.mark.parametrize("probe", [probes.references_are_counted, payload_kernels._layout_is_known])
 def test_probes_succeed_in_cpython(probe: Any) -> None:
     assert probe(), "the package would use slow fallbacks"
 
 
 def test_environment_variable_forces_fallbacks() -> None:
-    assert (probes.FORCE_FALLBACKS, *FOUND) in {(True, *[False] * 2), (False, *[True] * 2)}
+    found = batch_pool.REFERENCES_ARE_COUNTED, payload_kernels.LAYOUT_IS_KNOWN
+    assert found == (not probes.FORCE_FALLBACKS,) * 2
     code = """
 from sb3_compressed.common import probes
 from sb3_compressed.arrays import batch_pool, payload_kernels
 print(batch_pool.REFERENCES_ARE_COUNTED, payload_kernels.LAYOUT_IS_KNOWN)
 """
     assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="1") == "False False\n"
-    for value in ("0", ""):
-        assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS=value) == "True True\n"
+    assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="0") == "True True\n"
 
 
 def test_probe_that_raises_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,10 +54,8 @@ SAMPLES = """
 import hashlib, sys
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer, RolloutBuffer
 import torch as th
 from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, CompressedRolloutBuffer
-is_plain, storage = sys.argv[1] == "plain", sys.argv[2]
 image = spaces.Box(0, 255, (4, 36, 36), np.uint8)
 both = spaces.Dict({"image": image, "vector": spaces.Box(-1, 1, (3,), np.float32)})
 digest = hashlib.sha256()
@@ -76,26 +65,24 @@ def take(tensors):
 def observe(rng, before):
     image = np.concatenate([before["image"][:, 1:], rng.integers(0, 3, (2, 1, 36, 36)).astype(np.uint8)], axis=1)
     return {"image": image, "vector": rng.normal(size=(2, 3)).astype(np.float32)}
-for kind, cls, space in (
-    ("image", ReplayBuffer if is_plain else CompressedReplayBuffer, image),
-    ("both", DictReplayBuffer if is_plain else CompressedDictReplayBuffer, both),
-    ("storage", ReplayBuffer if is_plain else CompressedReplayBuffer, image),
+for cls, space, options in (
+    (CompressedReplayBuffer, image, {}),
+    (CompressedDictReplayBuffer, both, {}),
+    (CompressedReplayBuffer, image, {"storage": sys.argv[1]}),
 ):
-    options = {"storage": storage} if kind == "storage" and not is_plain else {}
     buffer = cls(400, space, spaces.Discrete(2), n_envs=2, device="cpu", **options)
     rng, np_seed = np.random.default_rng(0), np.random.seed(0)
     before = {"image": np.zeros((2, 4, 36, 36), np.uint8), "vector": np.zeros((2, 3), np.float32)}
     for step in range(300):
         after = observe(rng, before)
-        one, two = (before, after) if kind == "both" else (before["image"], after["image"])
+        one, two = (before, after) if space is both else (before["image"], after["image"])
         buffer.add(one, two, np.zeros((2, 1)), np.zeros(2), np.full(2, step % 50 == 49), [{}, {}])
         before = after
         if step > 10:
             batch = buffer.sample(64)
             take(batch.observations)
             take(batch.next_observations)
-cls = RolloutBuffer if is_plain else CompressedRolloutBuffer
-rollout = cls(64, image, spaces.Discrete(2), n_envs=2, device="cpu")
+rollout = CompressedRolloutBuffer(64, image, spaces.Discrete(2), n_envs=2, device="cpu")
 for _ in range(3):
     rollout.reset()
     for _ in range(64):
@@ -109,6 +96,6 @@ print(digest.hexdigest())
 
 @pytest.mark.slow
 def test_batches_are_the_same_with_and_without_fallbacks(tmp_path: Any) -> None:
-    expected = run(SAMPLES, "plain", "nowhere")
-    assert run(SAMPLES, "compressed", tmp_path / "a", SB3_COMPRESSED_FORCE_FALLBACKS="0") == expected
-    assert run(SAMPLES, "compressed", tmp_path / "b", SB3_COMPRESSED_FORCE_FALLBACKS="1") == expected
+    """Other tests compare those without them with SB3's."""
+    expected = run(SAMPLES, tmp_path / "a", SB3_COMPRESSED_FORCE_FALLBACKS="0")
+    assert run(SAMPLES, tmp_path / "b", SB3_COMPRESSED_FORCE_FALLBACKS="1") == expected

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,24 @@ from programs import fresh_outcome, outcome, run
 from sb3_compressed.common import threads
 from sb3_compressed.common.threads import BackgroundTask, PoolTask, default_num_threads, in_chunks, validate_num_threads
 
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+@pytest.fixture
+def blocked_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Block the only thread of the pool; return a function that lets it run what is left in its queue."""
+    free = threading.Event()
+    pool = ThreadPoolExecutor(1)
+    pool.submit(free.wait, 30)
+    monkeypatch.setattr(threads, "_pool", pool)
+
+    def release() -> None:
+        free.set()
+        pool.shutdown()
+
+    yield release
+    release()
+
 
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 100])
 @pytest.mark.parametrize("n_chunks", [0, 1, 2, 3, 16])
@@ -30,15 +49,6 @@ def test_every_index_is_in_one_chunk(length: int, n_chunks: int) -> None:
 
     in_chunks(work, length, n_chunks)
     assert (seen == 1).all()
-
-
-def test_chunks_run_concurrently() -> None:
-    meeting = threading.Barrier(2, timeout=30)
-
-    def work(start: int, end: int) -> None:
-        meeting.wait()  # times out unless both chunks run at the same time
-
-    in_chunks(work, 2, 2)
 
 
 def test_error_of_the_first_failing_chunk_is_raised_after_all_have_run() -> None:
@@ -89,9 +99,8 @@ def test_invalid_number_of_threads_raises(wrong: Any) -> None:
         validate_num_threads(wrong)
 
 
+@needs_fork
 def test_forked_child_creates_its_own_pool() -> None:
-    if not hasattr(os, "fork"):
-        pytest.skip("this system has no fork")
     code = """
 import os, threading
 from sb3_compressed.common.threads import in_chunks
@@ -113,36 +122,24 @@ assert n_threads() == 2
     run(code, PYTHONWARNINGS="ignore::DeprecationWarning")
 
 
-@pytest.mark.parametrize("n_chunks", [2, 3, 5])
-def test_caller_runs_chunks_that_no_thread_claims(n_chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only thread of the pool is blocked."""
-    free = threading.Event()
-    pool = ThreadPoolExecutor(1)
-    pool.submit(free.wait, 30)
-    monkeypatch.setattr(threads, "_pool", pool)
+@pytest.mark.parametrize("n_chunks", [2, 5])
+def test_caller_runs_chunks_that_no_thread_claims(n_chunks: int, blocked_pool: Callable[[], None]) -> None:
     done: list[tuple[int, str]] = []
     in_chunks(lambda start, end: done.append((start, threading.current_thread().name)), n_chunks, n_chunks)
     assert sorted(start for start, _ in done) == [*range(n_chunks)]
     assert {name for _, name in done} == {threading.current_thread().name}
-    free.set()
-    pool.shutdown()  # tasks left in its queue run now, without effect
+    blocked_pool()  # tasks left in its queue run now, without effect
     assert len(done) == n_chunks
 
 
-def test_interrupt_in_a_chunk_that_the_caller_took_over_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = threading.Event()
-    pool = ThreadPoolExecutor(1)
-    pool.submit(free.wait, 30)
-    monkeypatch.setattr(threads, "_pool", pool)
-
+@pytest.mark.usefixtures("blocked_pool")
+def test_interrupt_in_a_chunk_that_the_caller_took_over_is_raised() -> None:
     def work(start: int, end: int) -> None:
         if start == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         in_chunks(work, 4, 4)
-    free.set()
-    pool.shutdown()
 
 
 def record(seen: list[int], start: int, end: int) -> None:
@@ -153,7 +150,7 @@ def test_concurrent_callers_each_run_every_chunk_once() -> None:
     wrong: list[list[int]] = []
 
     def call() -> None:
-        for _ in range(200):
+        for _ in range(100):
             seen: list[int] = []
             in_chunks(partial(record, seen), 50, 7)
             if sorted(seen) != [*range(50)]:
@@ -192,14 +189,11 @@ def is_right():
 @pytest.mark.parametrize("is_used_before", [True, False])
 def test_sampling_works_after_the_main_thread_has_ended(is_used_before: bool) -> None:
     code = f"""
-if {is_used_before}:
-    batch = sample()
+buffer.num_threads = 3 if {is_used_before} else 1
+batch = sample()
+buffer.num_threads = 3
 def go_on():
-    global batch
     threading.main_thread().join()
-    if not {is_used_before}:
-        buffer.num_threads = 1
-        batch = sample()
     for _ in range(20):
         assert is_right()
     print("sampled")
@@ -267,10 +261,10 @@ def n_startable(n, most):
     release.set()
     for thread in started:
         thread.join()
-    while os.path.isdir("/proc/self/task") and len(os.listdir("/proc/self/task")) > n_tasks:
+    while len(os.listdir("/proc/self/task")) > n_tasks:
         time.sleep(0.001)  # a joined thread counts until the kernel releases it
     return len(started)
-n_tasks = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 0
+n_tasks = len(os.listdir("/proc/self/task"))
 low, high = 0, resource.getrlimit(resource.RLIMIT_NPROC)[0]
 high = 1 << 20 if high == resource.RLIM_INFINITY else high
 while high - low > 1:
@@ -356,13 +350,13 @@ def test_background_tasks_have_a_low_priority() -> None:
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
-def test_decoding_does_not_wait_for_background_tasks() -> None:
+def test_chunks_run_concurrently_and_do_not_wait_for_background_tasks() -> None:
     free = threading.Event()
     task = BackgroundTask(partial(free.wait, 30))
     meeting = threading.Barrier(2, timeout=20)
 
     def meet(start: int, end: int) -> None:
-        meeting.wait()
+        meeting.wait()  # times out unless both chunks run at the same time
 
     in_chunks(meet, 2, 2)
     assert not task.is_done
@@ -370,9 +364,8 @@ def test_decoding_does_not_wait_for_background_tasks() -> None:
     task.wait()
 
 
+@needs_fork
 def test_forks_and_exit_wait_for_background_tasks() -> None:
-    if not hasattr(os, "fork"):
-        pytest.skip("this system has no fork")
     code = """
 import os, time
 from sb3_compressed.common.threads import BackgroundTask
@@ -394,9 +387,8 @@ print("exit", flush=True)
     assert run(code, PYTHONWARNINGS="ignore::DeprecationWarning").split() == ["work", "work", "exit", "work"]
 
 
+@needs_fork
 def test_a_background_task_may_fork() -> None:
-    if not hasattr(os, "fork"):
-        pytest.skip("this system has no fork")
     code = """
 import os
 from sb3_compressed.common.threads import BackgroundTask
@@ -441,11 +433,7 @@ def test_task_runs_in_the_pool_while_the_caller_does_something_else() -> None:
     task.wait()
 
 
-def test_task_that_no_thread_has_started_runs_in_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = threading.Event()
-    pool = ThreadPoolExecutor(1)
-    pool.submit(free.wait, 30)
-    monkeypatch.setattr(threads, "_pool", pool)
+def test_task_that_no_thread_has_started_runs_in_the_caller(blocked_pool: Callable[[], None]) -> None:
     names: list[str] = []
     first, second = (PoolTask(lambda: names.append(threading.current_thread().name)) for _ in range(2))
     first.start()
@@ -453,8 +441,7 @@ def test_task_that_no_thread_has_started_runs_in_the_caller(monkeypatch: pytest.
     second.cancel()
     first.wait()
     assert names == [threading.current_thread().name]
-    free.set()
-    pool.shutdown()
+    blocked_pool()
     assert len(names) == 1  # the pool runs neither
 
 
@@ -523,9 +510,8 @@ def test_task_releases_what_it_refers_to_when_it_is_done() -> None:
         assert reference() is None
 
 
+@needs_fork
 def test_fork_waits_for_running_tasks_and_starts_no_other() -> None:
-    if not hasattr(os, "fork"):
-        pytest.skip("this system has no fork")
     code = """
 import os, threading, time
 from sb3_compressed.common.threads import PoolTask
