@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
-from programs import TESTS, environment_with, python_path
+from programs import TESTS, environment_with, python_path, run_python
 
 from upstream.run import FILES, run
 
@@ -41,22 +42,27 @@ def test_subclasses_of_replaced_classes_are_compressed():
 """
 
 
-def pytest_on(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-p", "upstream.plugin", "-c", os.devnull, "--rootdir", ".", "-q"]
-    environment = environment_with(PYTHONPATH=python_path(TESTS.parent, TESTS))
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+@pytest.fixture
+def run_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], CompletedProcess[str]]:
+    """Return a function that runs the tests of a module with the plugin."""
+
+    def run_module(name: str, code: str) -> CompletedProcess[str]:
+        (tmp_path / name).write_text(code)
+        monkeypatch.chdir(tmp_path)
+        options = ["-m", "pytest", "-p", "upstream.plugin", "-c", os.devnull, "--rootdir", ".", "-q"]
+        return run_python(options, environment_with(PYTHONPATH=python_path(TESTS.parent, TESTS)))
+
+    return run_module
 
 
-def test_wherever_sb3_names_a_buffer_it_is_a_compressed_one(tmp_path: Path) -> None:
-    (tmp_path / "test_names.py").write_text(MODULE)
-    done = pytest_on(tmp_path)
+def test_wherever_sb3_names_a_buffer_it_is_a_compressed_one(run_module: Any) -> None:
+    done = run_module("test_names.py", MODULE)
     assert done.returncode == 0, done.stdout
     assert "test_names.py: 4 passed; 5 compressed buffers, 0 others" in done.stdout
 
 
-def test_a_run_without_any_compressed_buffer_fails(tmp_path: Path) -> None:
-    (tmp_path / "test_nothing.py").write_text("def test_nothing():\n    pass\n")
-    done = pytest_on(tmp_path)
+def test_a_run_without_any_compressed_buffer_fails(run_module: Any) -> None:
+    done = run_module("test_nothing.py", "def test_nothing():\n    pass\n")
     assert "1 passed" in done.stdout
     assert done.returncode == 1
 
