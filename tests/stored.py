@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from conftest import Stream
-from gymnasium import spaces
-from support import Transition, assert_same_batch, same_draws
-
-from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
+from support import Stream, assert_same_batch, compressed_class, new_buffer, same_draws
+from support import add_all as add
 
 __all__ = ["ROWS", "add", "hold_equal", "new"]
 
@@ -18,17 +14,7 @@ ROWS = 90
 
 def new(stream: Stream, rows: int = ROWS, buffer_class: Any = None, **options: Any) -> Any:
     """Return an empty buffer for the environment of a stream."""
-    space, action_space, n_envs, _ = stream
-    if buffer_class is None:
-        buffer_class = CompressedDictReplayBuffer if isinstance(space, spaces.Dict) else CompressedReplayBuffer
-    return buffer_class(rows * n_envs, space, action_space, device="cpu", n_envs=n_envs, **options)
-
-
-def add(transitions: Iterable[Transition], *buffers: Any) -> None:
-    """Add transitions to each of some buffers."""
-    for transition in transitions:
-        for buffer in buffers:
-            transition.add_to(buffer)
+    return new_buffer(buffer_class or compressed_class(stream[0]), stream, rows, **options)
 
 
 def hold_equal(ours: Any, theirs: Any) -> None:

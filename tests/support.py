@@ -151,6 +151,11 @@ def new_buffer(cls: Any, stream: Stream | str, n_rows: int, **options: Any) -> A
     return cls(n_rows * n_envs, space, action_space, device="cpu", n_envs=n_envs, **options)
 
 
+def compressed_class(space: spaces.Space[Any]) -> type[Any]:
+    """Return the compressed replay buffer for observations of a space."""
+    return CompressedDictReplayBuffer if isinstance(space, spaces.Dict) else CompressedReplayBuffer
+
+
 def add_all(transitions: Iterable[Transition], *buffers: Any) -> None:
     """Add transitions to each of the buffers."""
     for transition in transitions:
@@ -163,9 +168,7 @@ def filled(
 ) -> Any:
     """Return a buffer with the first steps of a stream, compressed unless a class is passed."""
     stream = recorded(stream) if isinstance(stream, str) else stream
-    if cls is None:
-        cls = CompressedDictReplayBuffer if isinstance(stream[0], spaces.Dict) else CompressedReplayBuffer
-    buffer = new_buffer(cls, stream, n_rows, **options)
+    buffer = new_buffer(cls or compressed_class(stream[0]), stream, n_rows, **options)
     add_all(stream[-1][:n_steps], buffer)
     return buffer
 
