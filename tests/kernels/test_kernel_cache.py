@@ -214,13 +214,17 @@ def test_read_only_installation_uses_code_compiled_before(
 ) -> None:
     installed = mounted / package.name
     shutil.move(package, installed)
+    if option:  # with few kernels, as it compiles all twice
+        for path in installed.glob("*/*_kernels.py"):
+            if path.parent.name != "kernels" and path.name != "record_kernels.py":
+                path.unlink()
     variables = nowhere(tmp_path) | {"PYTHONPATH": str(mounted)}
     os.chdir(mounted)
     try:
         assert re.search(r"\d+ kernels in", run(COMPILE, "", *option, **variables))
         mount(mounted, "remount", "ro")
         assert int(run(PROGRAM, installed, **variables)) == 0
-        if option:
+        if not option:
             return
         done = outcome(PROGRAM, installed, **variables, NUMBA_OPT="1")  # for which there is no code
         assert (done.returncode, int(done.stdout) > 3) == (0, True), done.stderr
@@ -238,7 +242,7 @@ def test_processes_can_compile_concurrently(package: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(package)]
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment_with())
-        for _ in range(4)
+        for _ in range(3)
     ]
     for process in started:
         _, errors = process.communicate(timeout=TIMEOUT_S)
