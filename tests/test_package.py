@@ -85,7 +85,7 @@ def test_contrib_says_what_to_install(missing: str, is_extra: bool) -> None:
     done = outcome(f"""
 import sys
 for name in [*sys.modules]:
-    if name.startswith(("sb3_compressed", "sb3_contrib")):
+    if name.startswith(("sb3_compressed", "{missing}")):
         del sys.modules[name]
 sys.modules["{missing}"] = None
 import sb3_compressed.contrib

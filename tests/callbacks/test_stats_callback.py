@@ -217,7 +217,7 @@ class RaisePriorities(BaseCallback):
 
 def test_priorities_are_logged(tmp_path: Path) -> None:
     model = dqn(tmp_path, replay_buffer_kwargs={"sampler": PrioritizedSampler(alpha=1.0, epsilon=0.0)})
-    model.learn(100, callback=[RaisePriorities(), BufferStatsCallback(25)])
+    model.learn(120, callback=[RaisePriorities(), BufferStatsCallback(50)])
     logged = curves(tmp_path)
     assert logged.keys() >= PRIORITIES
     buffer: Any = model.replay_buffer
