@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from distributed.emitted import NUMBERS, SPACES, sb3_buffer, single, transition
-from sb3_compressed import CompressedArray, available_codecs
+from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_to_state
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.codec_exchange import CodecExchange
@@ -96,8 +96,8 @@ def test_appended_rows_are_those_of_sb3(kind: str, where: str, tmp_path: Path) -
     sender.assert_equal()
 
 
-@pytest.mark.parametrize("codec", available_codecs())
-def test_every_codec(codec: str) -> None:
+@pytest.mark.parametrize("codec", ["delta", "zstd-dict", "zstd3"])
+def test_codecs_with_and_without_training(codec: str) -> None:
     sender = Sender("transposed", 200, compression_method=codec)
     sender.send(*[64] * 5)
     sender.assert_equal()
@@ -125,8 +125,8 @@ def test_stored_dtypes(kind: str, options: dict[str, Any], where: str, tmp_path:
     sender.assert_equal()
 
 
-@pytest.mark.parametrize("segment", [1, 3, 7])
-@pytest.mark.parametrize("n_rows", [1, 2, 3, 7])
+@pytest.mark.parametrize("segment", [1, 3])
+@pytest.mark.parametrize("n_rows", [1, 2, 7])
 @pytest.mark.parametrize("where", ["memory", "folder"])
 def test_small_rings(n_rows: int, segment: int, where: str, tmp_path: Path) -> None:
     sender = Sender("images", n_rows, folder=tmp_path / "ring" if where == "folder" else None)
