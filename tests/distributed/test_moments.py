@@ -13,7 +13,6 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
@@ -194,27 +193,6 @@ def test_merged_statistics_equal_those_of_a_single_vec_normalize(
         assert found[key].dtype == expected[key].dtype
 
 
-def test_one_collector_with_real_environments() -> None:
-    def environments() -> VecEnv:
-        env = make_vec_env("Pendulum-v1", n_envs=3, seed=0)
-        env.action_space.seed(0)
-        return env
-
-    single, learner, env = VecNormalize(environments()), VecNormalize(environments()), environments()
-    normalizer = CollectorNormalizer(learner)
-    single.reset()
-    normalizer.reset(env.reset())
-    for step in range(450):  # more than two episodes
-        actions = np.array([env.action_space.sample() for _ in range(3)])
-        single.step(actions)
-        observations, rewards, dones, _ = env.step(actions)
-        normalizer.step(observations, rewards, dones)
-        if step % 50 == 7:
-            merge(learner, normalizer.take_increment())
-    merge(learner, normalizer.take_increment())
-    assert_same_statistics(learner, single)
-
-
 def test_resets_start_new_returns_as_in_vec_normalize() -> None:
     recording = Recording(False, 8, 3, seed=1)
     single, learner = vec_normalize(recording), vec_normalize(recording)
@@ -227,20 +205,6 @@ def test_resets_start_new_returns_as_in_vec_normalize() -> None:
             normalizer.step(recording.observation(step + 1), recording.rewards[step], recording.dones[step])
     merge(learner, normalizer.take_increment())
     assert_same_statistics(learner, single)
-
-
-def test_broadcasts_are_not_counted_again() -> None:
-    recording = Recording(False, 5, 2, seed=0)
-    learner = vec_normalize(recording)
-    play(learner, 5)
-    normalizer = CollectorNormalizer(learner)
-    count = statistics(learner)["observations"].count
-    for _ in range(3):
-        normalizer.load_state(NormalizationState.of(learner))
-        merge(learner, normalizer.take_increment())
-    assert statistics(learner)["observations"].count == count
-    empty = normalizer.take_increment()
-    assert empty.observations.count == empty.returns.count == 0
 
 
 def test_collectors_normalize_with_the_last_broadcast_only() -> None:
