@@ -8,21 +8,9 @@ import pytest
 from cluster_model import Cluster, Costs, limits, weights_share
 
 COSTS = Costs(
-    act=9e-4,
-    encode=1e-4,
-    collect=1e-5,
-    insert=2e-5,
-    draw=5e-6,
-    decode=2e-5,
-    decode_elapsed=1e-5,
-    ray_insert=2e-6,
-    ray_sample=1e-6,
-    publish=0.01,
-    receive=0.02,
-    inserted_nbytes=500,
-    sampled_nbytes=1_000,
-    weights_nbytes=1e7,
-)
+    act=9e-4, encode=1e-4, collect=1e-5, insert=2e-5, draw=5e-6, decode=2e-5, decode_elapsed=1e-5, ray_insert=2e-6,
+    ray_sample=1e-6, publish=0.01, receive=0.02, inserted_nbytes=500, sampled_nbytes=1_000, weights_nbytes=1e7,
+)  # fmt: skip
 
 
 def test_processes_are_limited_by_their_costs() -> None:

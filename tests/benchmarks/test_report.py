@@ -17,13 +17,9 @@ KEYS = ("rss", "add", "sample(32)", "sample(256)", "sample(1024)")
 def replay_results(**more: Any) -> dict[str, Any]:
     base: dict[str, Any] = dict.fromkeys(KEYS, 100.0)
     half: dict[str, Any] = dict.fromkeys(KEYS, 50.0)
+    equal = {**base, "wrong": ""}
     return {
-        game: {
-            "SB3": {**base, "wrong": ""},
-            "auto": {**half, "wrong": ""},
-            "extra:zstd-3": {**base, "wrong": ""},
-            **more,
-        }
+        game: {"SB3": {**equal}, "auto": {**half, "wrong": ""}, "extra:zstd-3": {**equal}, **more}
         for game in ("Pong", "Qbert")
     }
 
@@ -38,28 +34,24 @@ def image_results() -> tuple[dict[str, list[str]], dict[str, Any]]:
     fixed = {"(4, 84, 84), 4 environments": {"SB3": {"fixed": 5e5}, "auto": {"fixed": 8e7}}}
     counts = {"Pong, 1 environment": of(3.0), "Pong, 16 environments": of(4.0)}
     groups = {
-        images.UNTUNED_GAMES: ["Enduro"],
-        images.TUNED_GAMES: ["Pong"],
-        images.UNTUNED_ENVS: ["Doom84-v0"],
-        images.COUNTS: list(counts),
-        images.FIXED: list(fixed),
-    }
+        images.UNTUNED_GAMES: ["Enduro"], images.TUNED_GAMES: ["Pong"], images.UNTUNED_ENVS: ["Doom84-v0"],
+        images.COUNTS: list(counts), images.FIXED: list(fixed),
+    }  # fmt: skip
     return groups, {"Pong": of(0.5), "Enduro": of(2.0), "Doom84-v0": of(0.25), **counts, **fixed}
 
 
 def written(benchmark: str, results: dict[str, Any], **arguments: Any) -> str:
     machine = {"cpu": "a processor", "cores": 2, "system": "", "python": "3.11", "versions": [{"torch": "2"}]}
     arguments = {"size": 100_000, "rounds": 1, **arguments}
-    return json.dumps(
-        {
-            "benchmark": benchmark,
-            "date": "",
-            "version": "0.3.0 at 1a2b3c4",
-            "machine": machine,
-            "arguments": arguments,
-            "results": results,
-        }
-    )
+    metadata = {"benchmark": benchmark, "date": "", "version": "0.3.0 at 1a2b3c4", "machine": machine}
+    return json.dumps({**metadata, "arguments": arguments, "results": results})
+
+
+def write_report(monkeypatch: pytest.MonkeyPatch, **options: Path) -> None:
+    """Run the script with these options."""
+    flags = [part for name, path in options.items() for part in (f"--{name}", str(path))]
+    monkeypatch.setattr("sys.argv", ["report.py", *flags])
+    report.main()
 
 
 def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,14 +73,8 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     uncompressed = {"none": runs["SB3"], "auto": {"runs": [], "error": "ended with -9"}}
     trained = {"DQN, Pong, 1 environment": runs, "PrioritizedDQN, Pong, 1 environment": uncompressed}
     (folder / "training.json").write_text(written("training", trained))
-    monkeypatch.setattr(
-        "sys.argv",
-        [
-            *("report.py", "--results", str(folder), "--pages", str(pages)),
-            *("--readme", str(readme), "--performance", str(performance)),
-        ],
-    )
-    report.main()
+    options = {"results": folder, "pages": pages, "readme": readme, "performance": performance}
+    write_report(monkeypatch, **options)
     texts = [page.read_text() for page in (readme, performance)]
     for text in texts:
         assert text.startswith("before")
@@ -106,7 +92,7 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     assert "**Wrong**: PrioritizedDQN, Pong, 1 environment, auto: ended with -9" in training_page
     first = {path.name: path.read_bytes() for path in pages.glob("*.svg")}
     assert first.keys() == {"codecs.svg", "images.svg", "scale.svg", "games.svg"}
-    report.main()
+    write_report(monkeypatch, **options)
     assert {path.name: path.read_bytes() for path in pages.glob("*.svg")} == first
 
 
@@ -150,9 +136,7 @@ def test_tables_of_formats_are_written_into_their_page(tmp_path: Path, monkeypat
         "import": {"dopamine": {"seconds": 2.0, "peak": 30e6, "frames": 1000, "wrong": ""}},
     }
     (folder / "formats.json").write_text(written("formats", results))
-    arguments = ["--results", str(folder), "--pages", str(tmp_path / "pages"), "--formats", str(page)]
-    monkeypatch.setattr("sys.argv", ["report.py", *arguments])
-    report.main()
+    write_report(monkeypatch, results=folder, pages=tmp_path / "pages", formats=page)
     text = page.read_text()
     assert text.startswith("before")
     assert "previous" not in text
@@ -190,18 +174,14 @@ def test_images_are_reported_by_group_with_worst_cases_and_the_spread_of_rounds(
         "Tetris": {"SB3": base, "auto": {"error": "ended with -11: "}},
         "(4, 84, 84)": {"SB3": {"fixed": 1e6}, "auto": {"fixed": 120e6}},
     }
-    groups = {
-        "Games not used for tuning": ["BeamRider", "Tetris"],
-        "Games used for tuning": ["Pong"],
-        "Fixed cost": ["(4, 84, 84)"],
-    }
+    groups = {"Games not used for tuning": ["BeamRider", "Tetris"], "Games used for tuning": ["Pong"]}
+    groups["Fixed cost"] = ["(4, 84, 84)"]
     folder = tmp_path / "results"
     folder.mkdir()
     text = json.loads(written("images", results))
     text["arguments"] = {"rounds": 3, "groups": groups}
     (folder / "few.json").write_text(json.dumps(text))
-    monkeypatch.setattr("sys.argv", ["report.py", "--results", str(folder), "--pages", str(tmp_path)])
-    report.main()
+    write_report(monkeypatch, results=folder, pages=tmp_path)
     page = (tmp_path / "few.md").read_text()
     assert "rounds 3;" in page
     assert page.index("## Games not used for tuning") < page.index("## Games used for tuning")

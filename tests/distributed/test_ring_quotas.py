@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from drawn_examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ class Training:
         return sum(self.sizes.values())
 
 
+@examples(100)
 @given(st.integers(100, 20_000), st.integers(1, 100), st.dictionaries(st.sampled_from("abc"), st.integers(0, 9_000)))
 def test_what_rings_contain_stays_if_it_fits(capacity: int, length: int, sizes: dict[str, int]) -> None:
     """After a load, the larger rings of a full buffer became smaller."""
@@ -77,6 +79,7 @@ def test_what_rings_contain_stays_if_it_fits(capacity: int, length: int, sizes: 
 counts = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 5_000), min_size=1)
 
 
+@examples(100)
 @given(
     st.integers(1, 20_000), st.integers(1, 100), st.dictionaries(st.sampled_from("abc"), st.integers(1, 8)), counts,
     st.lists(st.tuples(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 8)), counts), min_size=1),
