@@ -32,6 +32,8 @@ __all__ = ["FaultSession", "Program", "audit_memory", "audit_shards"]
 DEADLINE = 300.0
 #: Ray's agents end by themselves a minute after their node was killed; they have no memory of the program.
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+#: Programs of agents that are forked: the client of the fork server, which has them as an argument, waits for them.
+AGENT_FILES = ("/dashboard/agent.py", "/runtime_env/agent/main.py")
 
 
 class Program:
@@ -141,7 +143,7 @@ class Program:
         :param with_agents: whether to wait for Ray's agents as well
         """
         deadline = time.monotonic() + DEADLINE
-        while left := [each for each in self.processes() if with_agents or not _title(each).startswith(AGENTS)]:
+        while left := [each for each in self.processes() if with_agents or not _is_agent(each)]:
             self.process.poll()
             self.require(time.monotonic() < deadline, f"these processes do not end: {list(map(_title, left))}")
             time.sleep(0.1)
@@ -169,6 +171,13 @@ def _title(process: psutil.Process) -> str:
         return " ".join(process.cmdline()) or process.name()
     except psutil.Error:
         return ""
+
+
+def _is_agent(process: psutil.Process) -> bool:
+    try:
+        return any(each.startswith(AGENTS) or each.endswith(AGENT_FILES) for each in process.cmdline())
+    except psutil.Error:  # it has ended
+        return True
 
 
 def is_sampled(report: Report) -> bool:

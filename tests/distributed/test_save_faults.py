@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     ("options", "kinds"),
-    [((), ("pause", "shard", "writer", "stop", "learner")), (("--storage",), ("shard", "stop", "learner"))],
+    [((), ("writer", "stop", "learner")), (("--storage",), ("shard", "learner"))],
     ids=["memory", "folders"],
 )
 def test_saves_are_complete_or_leave_the_last_one(
