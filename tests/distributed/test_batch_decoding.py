@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import ray
+from drawn_examples import FACTOR
 from interrupts import bytecodes, evenly, interrupt
 
 from distributed.buffers import add_rows, assert_true, new_buffer, pipeline_of, refreshed
@@ -17,6 +18,9 @@ from sb3_compressed.distributed import DistributedReplayBuffer, sample_pipeline
 from sb3_compressed.distributed.batch_decoding import BatchDecoder
 from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
 from sb3_compressed.distributed.shard import SampleReply
+
+#: At how many bytecodes of the pipeline, and of everything, a call is interrupted.
+N_INTERRUPTS = (40, 10) if FACTOR is None else (150, 30)
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
@@ -71,18 +75,18 @@ def in_time(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return are_ahead
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 3, 16])
+@pytest.mark.parametrize("prefetch", [0, 1, 16])
 def test_all_batches_but_the_first_are_ready(
     images: DistributedReplayBuffer, prefetch: int, in_time: list[bool]
 ) -> None:
     images._pipeline = pipeline_of(images, prefetch)
     held: list[Any] = []
-    for _ in range(24):
-        batch = images.sample(64)
+    for _ in range(12):
+        batch = images.sample(32)
         held = [*held[-3:], batch]
         for each in held:  # whose memory was not reused
             assert_true(each, "transposed", 4)
-    assert in_time == ([False] * 24 if prefetch == 0 else [False] + [True] * 24)  # one is decoded, but not needed
+    assert in_time == ([False] * 12 if prefetch == 0 else [False] + [True] * 12)  # one is decoded, but not needed
 
 
 def test_batches_of_another_size_are_decoded_when_they_are_needed(
@@ -184,7 +188,7 @@ def test_ctrl_c_at_any_time_loses_at_most_the_batch(images: DistributedReplayBuf
     found = [at for at in bytecodes(three) if at[0].co_name != "_claim"]
     assert len(found) > 280
     of_pipeline = [at for at in found if at[0].co_filename == sample_pipeline.__file__]
-    for at in evenly(of_pipeline, 150) + evenly(found, 30):
+    for at in evenly(of_pipeline, N_INTERRUPTS[0]) + evenly(found, N_INTERRUPTS[1]):
         interrupt(sample, at)
         batch = images.sample(16)
         assert len(batch.actions) == 16
@@ -196,7 +200,7 @@ def test_reset_and_close_discard_the_batch(local_ray: None) -> None:
     for first in (0, 100):
         add_rows(buffer, "transposed", range(first, first + 20))
         buffer.flush()
-        for _ in range(10):
+        for _ in range(5):
             numbers = assert_true(buffer.sample(16), "transposed", 4)
             assert min(numbers) >= 4 * first
         if not first:
@@ -214,6 +218,6 @@ def test_nothing_is_decoded_ahead_where_it_cannot_be(
         monkeypatch.setattr(batch_ahead, "default_num_threads", lambda: 1)
     decoder = BatchDecoder(shared._template, 1 if why == "one thread" else 2)
     monkeypatch.setattr(shared, "_decoder", decoder)
-    for _ in range(20):
+    for _ in range(5):
         assert_true(shared.sample(16), "transposed", 4)
         assert decoder._ahead is None

@@ -17,7 +17,7 @@ import pytest
 import ray
 import torch as th
 from programs import run
-from stable_baselines3 import DQN, PPO, SAC, TD3
+from stable_baselines3 import DQN, PPO, TD3
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CheckpointCallback,
@@ -68,9 +68,9 @@ def pids_of(callback: Collectors) -> set[int]:
     return set(ray.get([member.actor.pid.remote() for member in group.members]))
 
 
-def assert_ended(model: Any, pids: set[int], algorithm: Any = DQN) -> None:
+def assert_ended(model: Any, pids: set[int]) -> None:
     """Assert that collectors end soon, and that the model is as before."""
-    assert type(model) is algorithm
+    assert type(model) is DQN
     until_ended(pids)
 
 
@@ -168,12 +168,9 @@ def test_values_are_logged(model: Any, capsys: pytest.CaptureFixture[str]) -> No
     assert logged["time/episodes"] % 4 == 0
 
 
-@pytest.mark.parametrize("algorithm", [TD3, SAC])
-def test_fractions_of_transitions_accumulate(algorithm: Any) -> None:
-    options: Any = {"learning_starts": 10, "batch_size": 16}
-    if algorithm is TD3:
-        options["action_noise"] = NormalActionNoise(np.zeros(1), np.ones(1))
-    model = model_of(lambda: make_vec_env(pendulum, 2), algorithm, **options)
+def test_fractions_of_transitions_accumulate() -> None:
+    noise = NormalActionNoise(np.zeros(1), np.ones(1))
+    model = model_of(lambda: make_vec_env(pendulum, 2), TD3, learning_starts=10, batch_size=16, action_noise=noise)
     remote = collectors(pendulum, n_collectors=1, n_envs=3, samples_per_insert=32, lock_step=True)
     recorder = Recorder(remote)
     model.learn(40, callback=[remote, recorder])
@@ -194,12 +191,12 @@ def test_no_more_steps_are_counted_than_were_ordered() -> None:
     model.replay_buffer.close()
 
 
-def test_numbers_of_steps_may_be_floats() -> None:
+def test_numbers_of_steps_may_be_floats(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """SB3 accepts ``learn(1e6)`` and ``learning_starts=1e4``, and continues until there are no fewer steps."""
-    model = model_of(learning_starts=5e1)
+    monkeypatch.setattr(model, "learning_starts", 5e1)
+    n_updates = model._n_updates
     model.learn(1.005e2, callback=collectors())
-    assert (model.num_timesteps, model._n_updates) == (101, 14)  # the last rollout is shorter
-    model.replay_buffer.close()
+    assert (model.num_timesteps, model._n_updates - n_updates) == (101, 14)  # the last rollout is shorter
 
 
 def test_without_a_limit_the_learner_waits_before_learning_starts_only(model: Any) -> None:
@@ -227,8 +224,8 @@ def test_actions_are_random_until_learning_starts() -> None:
 def weights_after_training(**options: Any) -> tuple[Any, Any]:
     model = model_of(cart, learning_starts=50, replay_buffer_kwargs={"prefetch": 0}, seed=3)
     remote = collectors(cart, lock_step=True, exploration="schedule", **options)
-    model.learn(200, callback=remote)
-    assert (remote.statistics().n_collected, remote.statistics().n_sampled) == (200, 38 * 32)
+    model.learn(100, callback=remote)
+    assert (remote.statistics().n_collected, remote.statistics().n_sampled) == (100, 13 * 32)
     assert remote.statistics().policy_age == 0
     weights = np.concatenate([value.numpy().ravel() for value in model.policy.state_dict().values()])
     returns = [info["r"] for info in model.ep_info_buffer]
@@ -294,39 +291,17 @@ def test_progress_bars_count_remote_steps(model: Any) -> None:
     assert bar.pbar.n == 150
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_exceptions_of_callbacks_end_the_collectors(model: Any, error: type[BaseException]) -> None:
+def test_exceptions_of_callbacks_end_the_collectors(model: Any) -> None:
     def action(model: Any) -> None:
-        raise error("stop")
+        raise ValueError("stop")
 
     remote = collectors(n_collectors=2)
     recorder = Recorder(remote, action)
-    with pytest.raises(error, match="stop"):
+    with pytest.raises(ValueError, match="stop"):
         model.learn(10_000, callback=[remote, recorder])
     assert len(recorder.pids) == 2
     assert_ended(model, recorder.pids)
     model.learn(10)
-
-
-class Interrupted(DQN):
-    """Is interrupted while it trains."""
-
-    pids: set[int]
-    remote: Collectors
-
-    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        self.pids = pids_of(self.remote)
-        raise KeyboardInterrupt
-
-
-def test_interrupts_in_train_end_the_collectors() -> None:
-    model = model_of(algorithm=Interrupted)
-    model.remote = collectors()
-    with pytest.raises(KeyboardInterrupt):
-        model.learn(500, callback=model.remote)
-    del model.remote
-    assert_ended(model, model.pids, Interrupted)
-    model.replay_buffer.close()
 
 
 def test_interrupts_of_waits_end_the_collectors(model: Any) -> None:

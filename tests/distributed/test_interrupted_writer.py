@@ -22,7 +22,7 @@ from sb3_compressed.errors import ShardTimeout
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 #: At how many bytecodes each sequence of calls is interrupted; at all of them in ``make bounds``.
-N_INTERRUPTS = 20 if FACTOR is None else 1 << 20
+N_INTERRUPTS = 8 if FACTOR is None else 1 << 20
 #: Rows of a segment, and those of each sequence of calls.
 LENGTH, N_ROWS = 3, 8
 

@@ -10,19 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 import torch as th
 from chi_square import assert_frequencies
 from commands import error_of
-from stable_baselines3 import HerReplayBuffer
 
 from distributed.buffers import REMOTE, actions_of, add_rows, assert_true, new_buffer, pipeline_of, refreshed
-from distributed.emitted import NUMBERS, SPACES, observation, sb3_buffer, transition
+from distributed.emitted import observation, sb3_buffer, transition
 from distributed.stopped import until
 from sb3_compressed import (
     BufferNotReady,
-    CompressedReplayBuffer,
-    CorruptPayload,
     buffer_statistics,
     load_checkpoint,
     save_checkpoint,
@@ -32,7 +28,6 @@ from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.datasets import trajectories
 from sb3_compressed.distributed import DistributedReplayBuffer
-from sb3_compressed.distributed.shard import SampleReply
 from sb3_compressed.samplers import WithoutReplacementSampler
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -70,7 +65,7 @@ def test_batches_are_those_of_sb3(images: DistributedReplayBuffer) -> None:
     assert type(batch) is type(expected.sample(3))
 
 
-@pytest.mark.parametrize("last", [7, 30, 100])
+@pytest.mark.parametrize("last", [30, 100])
 def test_all_transitions_are_drawn_equally(images: DistributedReplayBuffer, last: int) -> None:
     add_rows(images, "transposed", range(last))
     assert images.size() == min(last, 60)
@@ -84,7 +79,7 @@ def test_all_transitions_are_drawn_equally(images: DistributedReplayBuffer, last
     assert_frequencies(counts)
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 2, 3, 16])
+@pytest.mark.parametrize("prefetch", [0, 1, 16])
 def test_any_number_of_batches_is_requested_ahead(images: DistributedReplayBuffer, prefetch: int) -> None:
     add_rows(images, "transposed", range(60))
     refreshed(images)
@@ -256,26 +251,6 @@ def test_layouts_may_differ_between_shards(images: DistributedReplayBuffer) -> N
     images._pipeline.discard()
 
 
-def test_damaged_replies_are_reported_once(images: DistributedReplayBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
-    get = ray.get
-
-    def damaged(replies: Any, **options: Any) -> Any:
-        reply = get(replies, **options)
-        if isinstance(reply, SampleReply) and reply.block is not None:
-            block = reply.block.copy()
-            block[-9] ^= 1
-            return reply._replace(block=block)
-        return reply
-
-    add_rows(images, "transposed", range(20))
-    refreshed(images)
-    with monkeypatch.context() as patch:
-        patch.setattr(ray, "get", damaged)
-        with pytest.raises(CorruptPayload, match="the checksum of the block is wrong"):
-            images.sample(20)
-    assert_true(images.sample(20), "transposed", 4)
-
-
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_it_cannot_be_copied(images: DistributedReplayBuffer, copied: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError, match="a distributed buffer cannot be pickled or copied"):
@@ -285,17 +260,6 @@ def test_it_cannot_be_copied(images: DistributedReplayBuffer, copied: Callable[[
 def test_updates_need_priorities(images: DistributedReplayBuffer) -> None:
     with pytest.raises(TypeError, match=r"update_priorities\(\) is for buffers with sampler='prioritized'"):
         images.update_priorities(np.array([1]), np.ones(1))
-
-
-def test_other_buffers_are_not_affected(images: DistributedReplayBuffer) -> None:
-    """Two buffers in one process, one of them local."""
-    local = CompressedReplayBuffer(40, SPACES["images"], NUMBERS, device="cpu")
-    add_rows(local, "images", range(20))
-    add_rows(images, "transposed", range(20))
-    for _ in range(3):
-        assert_true(local.sample(8), "images")
-        assert_true(images.sample(8), "transposed", 4)
-    assert not isinstance(images, HerReplayBuffer)
 
 
 # -- other writers -------------------------------------------------------------------------------------------
