@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux, Ray ends with a process that was killed"),
 ]
 
-EMBEDDED = "collector", "shard", "learner"
+EMBEDDED = "shard", "learner"
 CLUSTER = "shard", "collector", "memory shard", "node", "memory shard"
 
 
