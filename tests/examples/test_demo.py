@@ -123,7 +123,7 @@ def test_ctrl_c_ends_both_processes(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if "3,000 of 15,000 transitions" in line:
+            if "1,500 of 15,000 transitions" in line:
                 break
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate()

@@ -20,10 +20,10 @@ def run(script: str, *options: str, **variables: str) -> subprocess.CompletedPro
 
 
 def test_apex_dqn_trains(tmp_path: Path) -> None:
-    options = "--steps", "400", "--collectors", "1", "--envs", "2", "--storage", str(tmp_path / "replay")
+    options = "--steps", "100", "--collectors", "1", "--envs", "2", "--storage", str(tmp_path / "replay")
     result = run("apex_dqn.py", *options)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "400 steps" in result.stdout
+    assert "100 steps" in result.stdout
     assert "collectors to shards" in result.stdout
     again = run("apex_dqn.py", *options)
     assert again.returncode == 0, again.stdout + again.stderr

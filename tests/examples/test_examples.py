@@ -83,18 +83,17 @@ def test_an_example_runs_and_prints_its_summary(script: str, options: str, tmp_p
     if script == "offline.py" and "--d3rlpy" not in options:
         pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
     assert script in SHORT, f"add arguments for a short run of {script} to SHORT in {Path(__file__).name}"
-    result = run(script, options.format(folder=tmp_path))
+    folder = os.path.relpath(tmp_path / "new" / "data")
+    result = run(script, options.format(folder=folder))
     assert_summary(result, *filter(None, [SUMMARY.get(script)]))
 
 
 @pytest.mark.slow
 def test_the_offline_example_needs_a_new_folder(tmp_path: Path) -> None:
-    options = "--experience 400 --epochs 1 --episodes 4 --d3rlpy --folder"
-    folder = Path(os.path.relpath(tmp_path / "new" / "data"))
-    assert_summary(run("offline.py", f"{options} {folder}"), SUMMARY["offline.py"])
-    again = run("offline.py", f"{options} {folder}")
-    assert again.returncode == 2
-    assert "is not empty; pass a new folder" in words(again.stderr)
+    (tmp_path / "other.txt").touch()
+    result = run("offline.py", f"--experience 400 --epochs 1 --episodes 4 --d3rlpy --folder {tmp_path}")
+    assert result.returncode == 2
+    assert "is not empty; pass a new folder" in words(result.stderr)
 
 
 def test_a_killed_training_is_resumed(tmp_path: Path) -> None:
