@@ -18,7 +18,7 @@ import ray
 from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from distributed.collected_envs import Numbered, broken, failing, numbered_processes
+from distributed.collected_envs import Numbered, failing, numbered_processes
 from distributed.stopped import short_timeout, stopped, until, until_ended
 from sb3_compressed import __version__
 from sb3_compressed.distributed import DistributedReplayBuffer
@@ -138,11 +138,6 @@ def test_calls_are_answered_in_their_order_and_use_the_published_policy(buffer: 
 # -- mistakes --------------------------------------------------------------------------------------------------
 
 
-def test_mistakes_are_raised_at_the_start(buffer: DistributedReplayBuffer) -> None:
-    with group_of(buffer, broken, n_collectors=2) as group, pytest.raises(LookupError, match="no such game"):
-        group.start()
-
-
 def test_another_version_of_the_package_is_raised_at_the_start(buffer: DistributedReplayBuffer) -> None:
     with (
         CollectorGroup(Numbered, settings_of(Numbered), buffer, version="0.0.1") as group,
@@ -239,22 +234,6 @@ def test_processes_of_environments_end_with_their_collector(buffer: DistributedR
         group.close(wait=True)
         group.close()  # does nothing
     until_ended(children)
-
-
-def test_an_exception_ends_the_collectors(buffer: DistributedReplayBuffer) -> None:
-    def interrupted(group: CollectorGroup) -> None:
-        with group:
-            group.start()
-            (member,) = idle(group)
-            pids.add(pid_of(member))
-            group.submit(member, 100_000_000, n_random_steps=100_000_000)
-            raise KeyboardInterrupt
-
-    group, pids = group_of(buffer), set[int]()
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(group)
-    until_ended(pids)
-    assert group.members == []
 
 
 # -- collectors that do not answer -----------------------------------------------------------------------------
