@@ -431,7 +431,7 @@ def main() -> None:
         arguments.games, arguments.seconds, arguments.size = arguments.games[:1], 0.4, 5_000
         arguments.collectors, arguments.shards = [1, 4], [1]
     if arguments.smoke:
-        arguments.games, arguments.size, arguments.seconds, arguments.byte_rows = arguments.games[:1], 2_000, 0.1, 300
+        arguments.games, arguments.size, arguments.seconds, arguments.byte_rows = arguments.games[:1], 1_200, 0.02, 150
         arguments.collectors, arguments.shards, arguments.training_steps, arguments.pairs = [1], [1], 160, 1
     results: dict[str, dict[str, Measurement]] = {}
     for part in arguments.parts:

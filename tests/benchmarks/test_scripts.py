@@ -148,7 +148,8 @@ def test_sequences_benchmark_writes_its_results(folder: Path) -> None:
 @pytest.mark.slow
 def test_distributed_benchmark_writes_its_results(folder: Path) -> None:
     parts = ["bytes", "sampling", "inserts", "throughput", "costs"]  # trainings have tests of their own
-    printed, results = run("distributed_buffer", folder, "--parts", *parts)
+    # It measures the actors among its own descendants, which forked ones would not be.
+    printed, results = run("distributed_buffer", folder, "--parts", *parts, fresh=True)
     for row in (
         "| MsPacman | ",
         "| acknowledged inserts of encoded segments into one shard, transitions | at least 50,000/s |",
