@@ -59,13 +59,13 @@ def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_replay_buffers_are_logged_every_log_freq_steps(tmp_path: Path) -> None:
-    model = dqn(tmp_path, buffer_size=100)
-    model.learn(160, callback=BufferStatsCallback(log_freq=40), log_interval=1)
+    model = dqn(tmp_path)
+    model.learn(400, callback=BufferStatsCallback(log_freq=100), log_interval=1)  # until the loop is known
     found = curves(tmp_path)
     assert set(found) == SIZES | TIMES
     last = {name: points[-1] for name, points in found.items()}
-    assert {step for step, _ in last.values()} == {160}
-    assert last["transitions"][1] == 100
+    assert {step for step, _ in last.values()} == {400}
+    assert last["transitions"][1] == 300
     expected = buffer_statistics(model.replay_buffer)
     assert last["memory_mb"][1] == pytest.approx(expected.memory_nbytes / 1e6)
     assert last["compression_ratio"][1] == pytest.approx(expected.compression_ratio)
@@ -74,7 +74,7 @@ def test_replay_buffers_are_logged_every_log_freq_steps(tmp_path: Path) -> None:
     for name in TIMES:
         assert 0 < last[name][1] < 1e6
     steps = [step for step, _ in found["transitions"]]
-    assert len(steps) >= 4, "every 40 steps and at the end"
+    assert len(steps) >= 4, "every 100 steps and at the end"
     assert steps == sorted(set(steps))
 
 
