@@ -238,6 +238,21 @@ def test_a_damaged_payload_is_an_error_of_the_batch_that_contains_it() -> None:
     assert_trainable(buffer)
 
 
+def test_what_is_repaired_in_time_is_no_error() -> None:
+    buffer = new_buffer(n_envs=1, compression_method="zstd3", frame_stack=4)
+    [*buffer.get()]
+    slots = buffer.observations.slots
+    whole = slots[5]
+    seed = next(seed for seed in range(100) if 5 in permutation(seed)[12:])
+    np.random.seed(seed)  # noqa: NPY002
+    generator = buffer.get(12)
+    slots[5] = (*whole[:-1], b"!")
+    next(generator)
+    slots[5] = whole
+    next(generator)
+    assert_trainable(buffer)
+
+
 def test_a_generator_that_is_not_continued_leaves_nothing(n_ready: Callable[[], int]) -> None:
     """As where PPO stops early."""
     buffer = new_buffer()
