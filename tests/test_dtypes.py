@@ -42,6 +42,11 @@ def test_dict_space_gives_a_dict_per_key() -> None:
     }
 
 
+def test_an_action_space_is_no_dtype() -> None:
+    with pytest.raises(TypeError, match="observation space alone"):
+        find_buffer_dtypes(spaces.Box(0, 255, (84, 84), np.uint8), spaces.Discrete(6))
+
+
 def test_unknown_codec_raises() -> None:
     with pytest.raises(ValueError, match="available codecs"):
         find_buffer_dtypes((84, 84), np.uint8, "rle-jot")

@@ -17,6 +17,7 @@ from sb3_compressed.arrays.time_budget import SHARES
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.registry import AUTO, is_auto
 from sb3_compressed.common.spaces import Key, space_dtype, space_parts, space_shape
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CodecError
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 
@@ -134,6 +135,11 @@ def _plan_array(
         if not (on_disk and is_stored_as_slots(shape, space_dtype(space))):
             return None
         codec = get_codec("none")
+    if elem_type is not None and elem_type.itemsize > (dtype := np.dtype(space_dtype(space))).itemsize:
+        warn_user(
+            f"dtypes stores observations of {dtype} as {elem_type}, {elem_type.itemsize // dtype.itemsize} times the "
+            "memory of each value, and no content is gained: leave it out"
+        )
     return CompressionPlan(shape, codec, frame_stack, elem_type, share)
 
 

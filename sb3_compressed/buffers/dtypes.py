@@ -35,7 +35,10 @@ def find_buffer_dtypes(
     :param compression_method: a codec or its shorthand
     :return: ``elem_type`` for elements and ``runs_type`` for lengths of runs; for a Dict space such a dict for each key
     :raises ValueError: if the codec is unknown or invalid
+    :raises TypeError: if ``elem_dtype`` is a space
     """
+    if isinstance(elem_dtype, spaces.Space):  # NumPy takes an action space for a dtype: that of its actions
+        raise TypeError(f"elem_dtype must be a dtype, got {elem_dtype}; pass the observation space alone")
     from sb3_compressed.arrays import frame_dedup_kernels, payload_kernels  # noqa: F401  # importing compiles them
 
     get_codec(compression_method).prepare()

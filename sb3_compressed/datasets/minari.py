@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ def export_minari(
     :return: the dataset
     :raises ImportError: if Minari is not installed: ``pip install 'sb3-compressed[minari]'``
     :raises ValueError: if the dataset exists already, its name is malformed, the buffer is empty, or
-        ``MINARI_DATASETS_PATH`` is a relative path; nothing is written
+        ``MINARI_DATASETS_PATH`` is a relative path. After any error, nothing is left of the dataset
     """
     minari = _import_minari()
     if not buffer.size():
@@ -83,7 +84,8 @@ def export_minari(
                     )
                     advance(len(part.rewards))
 
-    with _without_advice_on_metadata():
+    folder = Path(minari.storage.datasets_root_dir.get_dataset_path(dataset_id))
+    with _without_advice_on_metadata(), _removed_on_failure(folder):
         dataset = minari.create_dataset_from_buffers(
             dataset_id,
             parts(),
@@ -92,12 +94,12 @@ def export_minari(
             jpeg_encoding=False,  # which is lossy
             **metadata,
         )
-    episode_metadata = [
-        # Minari counts the steps of the last part only.
-        {"total_steps": len(each), "env": each.env, "has_begin": each.has_begin, "has_end": each.has_end}
-        for each in episodes
-    ]
-    dataset.storage.update_episode_metadata(episode_metadata, range(len(episodes)))
+        episode_metadata = [
+            # Minari counts the steps of the last part only.
+            {"total_steps": len(each), "env": each.env, "has_begin": each.has_begin, "has_end": each.has_end}
+            for each in episodes
+        ]
+        dataset.storage.update_episode_metadata(episode_metadata, range(len(episodes)))
     return minari.load_dataset(dataset_id)
 
 
@@ -121,6 +123,19 @@ def _validate_folder() -> None:
     folder = os.environ.get("MINARI_DATASETS_PATH", "")
     if folder and not Path(folder).is_absolute():
         raise ValueError(f"Minari cannot create data sets in a relative path: MINARI_DATASETS_PATH={folder}")
+
+
+@contextmanager
+def _removed_on_failure(folder: Path) -> Iterator[None]:
+    """Remove the folder of a dataset if its export fails; one that existed before stays, since Minari refuses it."""
+    if folder.exists():
+        yield
+        return
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextmanager

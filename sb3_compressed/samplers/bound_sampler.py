@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.samplers.sampler import Draw, Sampler
@@ -15,6 +16,9 @@ from sb3_compressed.samplers.td_errors import validated_td_errors
 from sb3_compressed.samplers.without_replacement import WithoutReplacementSampler
 
 __all__ = ["BoundSampler"]
+
+#: Batches after which a sampler with priorities that are never updated is a mistake.
+MAX_WITHOUT_UPDATE = 1_000
 
 
 class BoundSampler:
@@ -31,6 +35,9 @@ class BoundSampler:
     :param n_rows: number of rows of the buffer
     :param n_envs: number of its environments
     """
+
+    #: Batches that were drawn without any update of priorities so far; -1 after the first update.
+    _n_without_update = 0  # pickles of version 0.2 lack it
 
     def __init__(self, sampler: Sampler, n_rows: int, n_envs: int) -> None:
         #: The sampler as it was configured, which belongs to no buffer.
@@ -225,6 +232,14 @@ class BoundSampler:
         self.synchronize(buffer)
         if batch_size == 0:
             return Draw(np.empty(0, dtype=np.int64))
+        if self._n_without_update >= 0 and self.sampler.has_priorities:
+            self._n_without_update += 1
+            if self._n_without_update == MAX_WITHOUT_UPDATE:
+                warn_user(
+                    f"{MAX_WITHOUT_UPDATE:,} batches were drawn by {type(self.sampler).__name__} and no priority was "
+                    "updated, so batches are biased for nothing: call prioritize(model), or update_priorities of the "
+                    "buffer after each batch"
+                )
         draw = self.sampler.draw(batch_size)
         self._validate(draw, buffer, batch_size)
         return draw
@@ -313,6 +328,7 @@ class BoundSampler:
         :raises TypeError: if the sampler has no values, too
         """
         indices, values, n_skipped = self.validated_update(buffer, numbers, td_errors)
+        self._n_without_update = -1
         self.sampler.update(indices, values)
         self.n_skipped_updates += n_skipped
         return n_skipped

@@ -294,9 +294,10 @@ def test_narrower_elem_type_warns_once_and_clips() -> None:
     assert np.unique(buffer.next_observations[0]).tolist() == [0]
 
 
-def test_elem_type_of_sufficient_width_does_not_warn() -> None:
+def test_only_a_wider_elem_type_than_necessary_warns() -> None:
     assert replay(dtypes=np.uint8).observations.elem_type == np.uint8
-    assert replay(dtypes={"elem_type": np.uint16}).observations.elem_type == np.uint16
+    with pytest.warns(UserWarning, match="2 times"):
+        assert replay(dtypes={"elem_type": np.uint16}).observations.elem_type == np.uint16
 
 
 @pytest.mark.parametrize("name", ["replay", "rollout"])

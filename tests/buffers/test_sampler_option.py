@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ from sb3_compressed import BufferNotReady, CompressedHerReplayBuffer, Compressed
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.buffers.resize import resize
 from sb3_compressed.buffers.weighted_samples import WeightedDictReplayBufferSamples, WeightedReplayBufferSamples
-from sb3_compressed.samplers import Draw
+from sb3_compressed.samplers import Draw, bound_sampler
 
 ROWS = 70
 
@@ -586,3 +587,18 @@ def test_unknown_samplers_raise(sampler: Any, error: type[Exception], message: s
 def test_rollout_buffers_have_no_sampler() -> None:
     with pytest.raises(ValueError, match="replay"):
         CompressedRolloutBuffer(8, *recorded("cart")[:2], sampler=ValidSampler())
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "recent", "prioritized"])
+def test_priorities_that_are_never_updated_warn_once(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bound_sampler, "MAX_WITHOUT_UPDATE", 3)
+    buffer = cart(8, sampler)
+    updated = cart(8, "prioritized")
+    updated.update_priorities(updated.sample(4).indices, np.ones(4))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(10):
+            buffer.sample(4)
+            updated.sample(4)
+    assert [warning.filename for warning in caught] == [__file__] * (sampler == "prioritized")
+    assert all("prioritize(model)" in str(warning.message) for warning in caught)

@@ -11,7 +11,7 @@ from conftest import Stream
 from episodes import assert_same_episode, filled
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_compressed import StorageError
+from sb3_compressed import CorruptPayload, StorageError
 from sb3_compressed.datasets import export_minari, import_minari, trajectories
 
 minari = pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
@@ -47,6 +47,21 @@ def test_minari_reads_what_was_exported_and_an_import_restores_it(
     assert type(imported) is type(buffer)
     for ours, theirs in zip(trajectories(imported), stored, strict=True):
         assert_same_episode(ours, theirs)
+
+
+def test_nothing_is_left_of_an_export_that_fails(stream: Stream, tmp_path: Path) -> None:
+    buffer = filled(stream, compression_method="zstd3", frame_stack=4)
+    slots = buffer.observations.slots
+    whole = slots[40, 0]
+    slots[40, 0] = (*whole[:-1], b"!")
+    with pytest.raises(CorruptPayload):
+        export_minari(buffer, "test/failed-v0", progress_bar=False)
+    assert not [*tmp_path.rglob("failed-v0")]
+    slots[40, 0] = whole
+    export_minari(buffer, "test/failed-v0", progress_bar=False)
+    with pytest.raises(ValueError, match="failed-v0"):
+        export_minari(buffer, "test/failed-v0", progress_bar=False)
+    assert minari.load_dataset("test/failed-v0").total_steps == buffer.size() * buffer.n_envs, "it is still there"
 
 
 @pytest.mark.parametrize(("stream", "factor"), [("pendulum", 2), ("cart", 1)], indirect=["stream"])
