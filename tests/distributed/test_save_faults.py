@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     ("options", "kinds"),
-    [((), ("writer", "stop", "learner")), (("--storage",), ("shard", "learner"))],
+    [((), ("writer", "stop", "learner")), (("--storage",), ("shard", "stop", "learner"))],
     ids=["memory", "folders"],
 )
 def test_saves_are_complete_or_leave_the_last_one(
