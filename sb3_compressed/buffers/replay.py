@@ -62,8 +62,8 @@ class _StepsOfReturns(NamedTuple):
 class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
     """SB3's ``NStepReplayBuffer``, compressed.
 
-    SB3 configures n-step returns for its own class only; for any other, pass ``n_steps`` and the model's ``gamma`` to the
-    buffer. Without it, ``gamma`` is 0.99, as in SB3's class, whatever that of the model is:
+    SB3 configures n-step returns for its own class only; for any other, pass ``n_steps`` and the model's ``gamma`` to
+    the buffer. Without it, ``gamma`` is 0.99, as in SB3's class, whatever that of the model is:
 
     >>> from stable_baselines3 import DQN
     >>> model = DQN(

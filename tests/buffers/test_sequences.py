@@ -383,9 +383,10 @@ def test_output_format_applies_to_sequences() -> None:
 
 def test_dtypes_that_elements_are_stored_in_do_not_change_sequences() -> None:
     space = spaces.Box(0, 255, STACK.shape, np.float32)
-    buffer = CompressedReplayBuffer(
-        60, space, ACTIONS, device="cpu", frame_stack=N_STACK, compression_method="delta", dtypes=np.float64
-    )
+    with pytest.warns(UserWarning, match="2 times"):
+        buffer = CompressedReplayBuffer(
+            60, space, ACTIONS, device="cpu", frame_stack=N_STACK, compression_method="delta", dtypes=np.float64
+        )
     env = CountingEnv(STACK, n_envs=1)
     transitions = list(env.steps(50))
     for transition in transitions:
