@@ -68,11 +68,9 @@ class Setup(NamedTuple):
     @property
     def max_measured(self) -> int:
         """The most transitions that are added in a training; SB3's buffer allocates so many."""
-        return (
-            self.capacity
-            if self.is_rollout
-            else min(self.capacity, MAX_CHUNKS * CHUNK_STEPS * self.n_envs + self.steps)
-        )
+        if self.is_rollout:
+            return self.capacity
+        return min(self.capacity, self.steps + MAX_CHUNKS * CHUNK_STEPS * self.n_envs)
 
 
 def measure_training(name: str, *, n_chunks: list[int] | None = None, **setup: Any) -> Measurement:
@@ -142,8 +140,8 @@ def _new_model(name: str, setup: Setup) -> Any:
 
 def _train(model: Any, chunk: int, seconds: float, n_chunks: int | None) -> int:
     """Train for some time, or with a number of chunks of transitions; return that number."""
-    n, end = 0, time.perf_counter() + seconds
-    while n < n_chunks if n_chunks is not None else n == 0 or (n < MAX_CHUNKS // 2 and time.perf_counter() < end):
+    n, most, end = 0, n_chunks or MAX_CHUNKS // 2, time.perf_counter() + seconds
+    while n < most and (n_chunks or n == 0 or time.perf_counter() < end):
         model.learn(chunk, reset_num_timesteps=False)
         n += 1
     return n

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch as th
 from buffer_pairs import REPLAY_PAIRS, ROLLOUT_PAIRS
@@ -29,6 +28,7 @@ from sb3_compressed import (
     StorageError,
     get_codec,
 )
+from sb3_compressed.common.memory import available_memory
 
 SCREEN = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 VECTOR = spaces.Box(-1, 1, (17,), np.float32)
@@ -252,7 +252,7 @@ def test_cuda_device_strings_mean_the_same_as_in_sb3() -> None:
 def test_huge_buffer_allocates_almost_nothing_and_does_not_warn() -> None:
     replay()  # imports what it needs
     # As many transitions as the estimate allows; raw, each of them takes 56 kB.
-    transitions = int(psutil.virtual_memory().available / 10_000)
+    transitions = int(available_memory() / 10_000)
     before = memory_of_process("VmRSS")
     buffer = replay(size=transitions)
     assert memory_of_process("VmRSS") - before < 5e7
@@ -272,8 +272,7 @@ def test_buffer_larger_than_memory_warns_with_an_estimate() -> None:
 
 
 def test_estimate_counts_uncompressed_frames_once_per_explicit_stack() -> None:
-    available = psutil.virtual_memory().available
-    transitions = int(1.5 * available / SCREEN.shape[0] / 84 / 84)
+    transitions = int(1.5 * available_memory() / SCREEN.shape[0] / 84 / 84)
     with pytest.warns(UserWarning, match="enough memory"):
         replay(size=transitions, compression_method="none")
     with warnings.catch_warnings():
