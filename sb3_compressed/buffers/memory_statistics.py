@@ -138,14 +138,15 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
     pool = getattr(buffer, "_batch_pool", None)
     predicted_batch = getattr(buffer, "_predicted_batch", None)
     choices = getattr(buffer, "choices", {})
-    full = sum(
-        _full_nbytes(arrays, part, filled, choices.get(key))
+    is_in_memory = getattr(buffer, "is_in_memory", True)
+    full = sum(  # of a folder, the tables are in memory, and do not grow
+        _full_nbytes(arrays, part, filled, choices.get(key)) if is_in_memory else part.nbytes
         for (key, arrays), part in zip(by_key.items(), parts, strict=True)
     )
     return BufferStatistics(
         transitions=buffer.size() * buffer.n_envs,
         memory_nbytes=round(memory + others_nbytes),
-        observations_nbytes=round(memory if getattr(buffer, "is_in_memory", True) else payload),
+        observations_nbytes=round(memory if is_in_memory else payload),
         raw_observations_nbytes=round(raw_nbytes),
         payload_nbytes=round(payload),
         frames=round(sum(part.n_frames for part in parts)),
@@ -187,7 +188,7 @@ def _part(
 
 
 def _full_nbytes(arrays: Sequence[Any], part: MemoryEstimate, filled: float, choice: Choice | None) -> float:
-    """Return the memory of the observations and next observations of one key in a full buffer.
+    """Return the memory of the observations and next observations of one key in a full buffer in memory.
 
     :param part: what they take now
     :param filled: fraction of the buffer that is written

@@ -65,7 +65,7 @@ def test_statistics_of_images_on_disk_are_correct(
     assert found.loaded_memory_nbytes == in_memory.loaded_memory_nbytes
     assert found.raw_memory_nbytes == in_memory.raw_memory_nbytes
     references = 2 * 8 * found.transitions
-    assert found.memory_nbytes == references + others_nbytes(buffer)
+    assert found.memory_nbytes == found.full_memory_nbytes == references + others_nbytes(buffer)
     buffer.close()
 
 
