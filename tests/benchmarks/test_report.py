@@ -84,7 +84,7 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     assert "![memory and sampling time of each buffer and codec](docs/codecs.svg)" in texts[1]
     one_line = texts[0].replace("\n", " ")
     assert "medians of 3 pairs" in one_line
-    assert "| DQN, Pong |  | 4.0% |  | 0.98x |  | yes |" in one_line
+    assert "| DQN, Pong |  | 4.0% |  |  | 0.98x |  | yes |" in one_line
     assert "a processor" in (pages / "replay.md").read_text()
     training_page = (pages / "training.md").read_text()
     assert "version 0.3.0 at 1a2b3c4; " in training_page
