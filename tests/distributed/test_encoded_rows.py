@@ -119,6 +119,7 @@ def test_levels_and_explicit_stacks() -> None:
     [("dict", {"dtypes": {"image": np.uint8, "vector": np.float64}}), ("floats", {"dtypes": np.float64})],
 )
 @pytest.mark.parametrize("where", ["memory", "folder"])
+@pytest.mark.filterwarnings("ignore:dtypes stores")  # wider than necessary
 def test_stored_dtypes(kind: str, options: dict[str, Any], where: str, tmp_path: Path) -> None:
     sender = Sender(kind, 50, folder=tmp_path / "ring" if where == "folder" else None, **options)
     sender.send(20, 30, 10)
