@@ -1,6 +1,6 @@
 """Run a command in a terminal and save its final screen as an SVG.
 
-python docs/pictures/terminal.py docs/pictures/demo.svg make demo
+python docs/pictures/terminal.py docs/pictures/advise.svg sb3-compressed advise PongNoFrameskip-v4
 """
 
 from __future__ import annotations
