@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["Results", "buffer_names", "is_wrong", "mean", "median_interval", "paired_ratios", "ratios"]
+import numpy as np
+
+__all__ = ["Results", "buffer_names", "is_wrong", "mean", "paired_ratios", "ratio_interval", "ratios"]
 
 Results = dict[str, dict[str, dict[str, Any]]]
 """``{label: {buffer name: {key: number}}}``"""
@@ -37,24 +38,20 @@ def mean(values: Sequence[float]) -> float:
     return statistics.geometric_mean([max(value, 1e-3) for value in values])
 
 
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Return a confidence interval of the median that presumes nothing of the distribution: two of the values.
+def ratio_interval(ours: Sequence[float], base: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Return a bootstrap confidence interval of the ratio of two sums of paired values.
 
-    It is the narrowest pair of order statistics with that confidence. Fewer than six values cannot reach 95%; then it
-    is the smallest and the largest.
+    It presumes nothing of their distribution, and that pairs are independent: Efron and Tibshirani (1993), An
+    Introduction to the Bootstrap.
 
-    >>> median_interval([3, 1, 2]), median_interval(range(1, 7)), median_interval(range(1, 11))
-    ((1, 3), (1, 6), (2, 9))
+    >>> ratio_interval([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    (2.0, 2.0)
     """
-    ordered, n = sorted(values), len(values)
-    skipped = 0
-    outside = 2 * 0.5**n  # the probability that the median is outside of the interval without so many values
-    while skipped + 1 < n - skipped - 1:
-        outside += 2 * math.comb(n, skipped + 1) * 0.5**n
-        if outside > 1 - confidence:
-            break
-        skipped += 1
-    return ordered[skipped], ordered[n - 1 - skipped]
+    pairs = np.array([ours, base]).T
+    samples = np.random.default_rng(0).integers(len(pairs), size=(10_000, len(pairs)))
+    sums = pairs[samples].sum(axis=1)
+    low, high = np.quantile(sums[:, 0] / sums[:, 1], [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
 
 
 def is_wrong(results: Results, name: str) -> bool:

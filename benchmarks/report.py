@@ -161,11 +161,11 @@ def _wrong(results: Results) -> list[str]:
 def trainings_part(written: dict[str, Any]) -> str:
     """Return the table of the README: memory and time of whole trainings."""
     results: Results = written["results"]
-    counts = {len(runs) for of_label in results.values() for runs in [training.pairs(of_label, "auto")] if runs}
-    pairs = " to ".join(map(str, sorted({min(counts, default=0), max(counts, default=0)})))
-    pairs = "one pair of runs each" if pairs == "1" else f"medians of {pairs} pairs of runs"
+    counts = {len(training.times(of_label, "auto")[0]) for of_label in results.values()} - {0}
+    segments = " to ".join(map(str, sorted({min(counts, default=0), max(counts, default=0)})))
     before = (
-        f"Whole trainings, relative to SB3's buffer in the same training ({pairs}; lower is better). "
+        f"Whole trainings, relative to SB3's buffer in the same training (in {segments} segments each, in which the "
+        "buffers took turns; lower is better). "
         "Memory is the growth of the process (RSS) with each further transition; `optimize_memory_usage` is SB3's own "
         "option for it. `recorded` scenes are replayed from memory and trained with a tiny network, so that the buffer "
         "takes most of the time, as on a fast GPU:"

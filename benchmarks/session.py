@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import itertools
 import json
 import os
 import sys
@@ -107,6 +108,42 @@ def run_interleaved(
         the Python interpreter of an environment in which it is installed
     :param of_peers: whether a job needs the environment of the peers
     """
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    command, env = _command(measure, peers, packages, of_peers), _environ()
+    with Progress(*columns, console=CONSOLE) as progress:
+        return runner.run_interleaved(command, jobs, rounds, progress, env)
+
+
+def run_in_turn(
+    measure: Callable[..., Measurement],
+    jobs: Sequence[Job],
+    peers: Path,
+    packages: Mapping[str, Path] | None = None,
+) -> dict[str, dict[str, Measurement]]:
+    """Run the jobs of each label at the same time, in turn; return ``{label: {name: measurement}}``.
+
+    :param packages: as in :func:`run_interleaved`
+    """
+    command, env = _command(measure, peers, packages, lambda job: is_peer(job.name)), _environ()
+    results: dict[str, dict[str, Measurement]] = {}
+    for label, group in itertools.groupby(jobs, key=lambda job: job.label):
+        of_label = [*group]
+        with CONSOLE.status(label):
+            measured = runner.run_in_turn(command, of_label, env)
+        results[label] = {job.name: run for job, run in zip(of_label, measured)}
+        for name, run in results[label].items():
+            if "error" in run:
+                CONSOLE.print(f"{label}, {name}: {run['error']}", markup=False)
+    return results
+
+
+def _command(
+    measure: Callable[..., Measurement],
+    peers: Path,
+    packages: Mapping[str, Path] | None,
+    of_peers: Callable[[Job], bool],
+) -> Callable[[Job], list[str]]:
+    """Return the function that returns the command of a job, see :func:`run_interleaved`."""
     script = inspect.getfile(measure)
 
     def command(job: Job) -> list[str]:
@@ -116,11 +153,12 @@ def run_interleaved(
         python, folder = (sys.executable, str(package)) if package.is_dir() else (str(package), "")
         return [python, str(ROOT / "benchmarks" / "other_package.py"), folder, script, "--one"]
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return command
+
+
+def _environ() -> dict[str, str]:
     # This package is not installed in the environment of the peers.
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    with Progress(*columns, console=CONSOLE) as progress:
-        return runner.run_interleaved(command, jobs, rounds, progress, {**os.environ, "PYTHONPATH": path})
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
 
 
 def save(path: Path | None, benchmark: str, arguments: dict[str, Any], results: Any, peers: Path) -> None:

@@ -6,8 +6,9 @@
     python benchmarks/training.py --algorithms SAC --scenes CarRacing-v3 --out results.json --update
     python benchmarks/training.py --scenes recorded:MsPacman --package main=../main --package branch=.
 
-Runs are paired: in each round, every buffer is trained with the same seed, in a process of its own; SB3's buffer first
-in even rounds, last in odd ones. Ratios are of the runs of one round, and weights must be bit-identical. The first
+Runs are paired: in each round, all buffers are trained with the same seed, each in a process of its own. Processes run
+in turn, one of ``--segments`` segments of the training at a time, while the others are stopped; so they share what
+another program on the machine takes from them. Ratios are of all segments, and weights must be bit-identical. The first
 ``--warm-up`` steps are not measured, since kernels are compiled and codecs are trained in them. Settings are in
 ``settings.py``, and what is measured in ``training_loops.py``.
 
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import version
-from ratios import Results, median_interval
+from ratios import Results, ratio_interval
 from session import (
     CONSOLE,
     add_package_flag,
@@ -40,7 +41,7 @@ from session import (
     names_of_versions,
     packages_of,
     parser,
-    run_interleaved,
+    run_in_turn,
     save,
 )
 from settings import N_ENVS, SETTINGS
@@ -60,6 +61,7 @@ QUICK, SMOKE = ["Crafter-v0", "recorded:Doom84-v0"], ["recorded:Noise84-v0"]
 #: Measured steps of all environments, and those before.
 STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 500, "PPO": 2_048}
 OTHER_STEPS, OTHER_WARM_UP = 8_000, 2_000
+SEGMENTS = 64
 CALLS = """## Calls inside a training
 
 Medians of single calls, and the time that all of them took together as a share of the training. `decoded ahead` is the
@@ -91,7 +93,13 @@ class Case:
 
 
 def jobs_of_rounds(
-    cases: Sequence[Case], buffers: Sequence[str], rounds: int, warm_up: int | None, steps: int | None, size: int | None
+    cases: Sequence[Case],
+    buffers: Sequence[str],
+    rounds: int,
+    warm_up: int | None,
+    steps: int | None,
+    size: int | None,
+    n_segments: int,
 ) -> list[list[Job]]:
     """Return the jobs of each round, of each case one after the other."""
     return [
@@ -103,9 +111,10 @@ def jobs_of_rounds(
                     "warm_up": warm_up or WARM_UP.get(case.algorithm, OTHER_WARM_UP),
                     "steps": steps or STEPS.get(case.algorithm, OTHER_STEPS),
                     "buffer_size": size,
+                    "n_segments": n_segments,
                 }
             ]
-            for name in case.names(buffers)[:: -1 if seed % 2 else 1]
+            for name in case.names(buffers)
         ]
         for seed in range(rounds)
     ]
@@ -141,11 +150,11 @@ def paired(of_label: dict[str, Any], name: str, key: str) -> list[float]:
     return [ours / base for ours, base in of_key]
 
 
-def summary(results: Results, algorithm: str, name: str) -> tuple[list[float], bool]:
-    """Return the ratios of the times of an algorithm to SB3's, and whether the weights of all pairs are equal."""
-    found = [of_label for label, of_label in results.items() if label.startswith(f"{algorithm}, ") and SB3 in of_label]
-    times = [ratio for of_label in found for ratio in paired(of_label, name, "seconds")]
-    return times, all(_has_equal_weights(of_label, name) for of_label in found)
+def times(of_label: dict[str, Any], name: str) -> tuple[list[float], list[float]]:
+    """Return the seconds of all segments of a buffer, and those of the baseline in the same ones."""
+    found = [(run.get("segments", [run["seconds"]]) for run in pair) for pair in pairs(of_label, name)]
+    each = [seconds for ours, base in found for seconds in zip(ours, base)]
+    return [ours for ours, _ in each], [base for _, base in each]
 
 
 def _has_equal_weights(of_label: dict[str, Any], name: str) -> bool:
@@ -162,18 +171,18 @@ def table(results: Results) -> str:
     """Return a row per training and buffer: time with its interval, CPU time, memory, and weights."""
     rows = []
     for label, of_label, name in _rows(results):
-        times = paired(of_label, name, "seconds")
-        if not times:
+        ours, base = times(of_label, name)
+        if not ours:
             rows.append([label, title(name), "failed", *[""] * 6])
             continue
-        low, high = median_interval(times)
+        low, high = ratio_interval(ours, base)
         expected = name == SB3_OPTIMIZED
         equal = "yes" if _has_equal_weights(of_label, name) else "no" if expected else "**no**"
-        interval = f"{low:.3f}x to {high:.3f}x" if len(times) > 1 else ""
-        cells = [f"{statistics.median(times):.3f}x", interval, str(len(times)), _median(of_label, name, "cpu", ".2f")]
+        interval = f"{low:.3f}x to {high:.3f}x" if len(ours) > 1 else ""
+        cells = [f"{sum(ours) / sum(base):.3f}x", interval, str(len(ours)), _median(of_label, name, "cpu", ".2f")]
         cells += [_median(of_label, name, key, ".1%") for key in ("growth", "rss")]
         rows.append([label, title(name), *cells, equal])
-    header = ["training", "buffer", "time", "interval", "pairs", "CPU time"]
+    header = ["training", "buffer", "time", "interval", "segments", "CPU time"]
     return markdown([*header, "memory", "process at the end", "weights equal"], rows)
 
 
@@ -184,14 +193,14 @@ def readme_table(results: Results) -> str:
     """
     rows = []
     for label, of_label in results.items():
-        if SB3 not in of_label or not paired(of_label, "auto", "seconds"):
+        if SB3 not in of_label or not pairs(of_label, "auto"):
             continue
         compared = [name for name in ("auto", "auto/small") if name in of_label]
         is_equal = all(_has_equal_weights(of_label, name) for name in compared)
         memory = [_median(of_label, name, "growth", ".1%") for name in (SB3_OPTIMIZED, "auto", "auto/small")]
-        times = [_median(of_label, name, "seconds", ".2f") for name in (SB3_OPTIMIZED, "auto", "auto/small")]
+        seconds = [_time(of_label, name) for name in (SB3_OPTIMIZED, "auto", "auto/small")]
         algorithm, scene, *_ = label.split(", ")
-        rows.append([f"{algorithm}, {scene}", *memory, *times, "yes" if is_equal else "**no**"])
+        rows.append([f"{algorithm}, {scene}", *memory, *seconds, "yes" if is_equal else "**no**"])
     buffers = ["`optimize_memory_usage`", "`auto`", "`auto/small`"]
     header = ["training", f"memory: {buffers[0]}", *buffers[1:], f"time: {buffers[0]}", *buffers[1:]]
     return markdown([*header, "equal weights with both"], rows)
@@ -215,6 +224,11 @@ def calls_table(results: Results) -> str:
     return markdown([*header, "decoded ahead"], rows) if rows else ""
 
 
+def _time(of_label: dict[str, Any], name: str) -> str:
+    ours, base = times(of_label, name)
+    return f"{sum(ours) / sum(base):.2f}x" if ours else ""
+
+
 def _runs(of_label: dict[str, Any], name: str) -> list[list[Measurement]]:
     """Return the runs of a buffer and those of the baseline."""
     found = pairs(of_label, name)
@@ -231,12 +245,12 @@ def sections(results: Results) -> list[str]:
     """Return the report."""
     calls = calls_table(results)
     return [
-        "Ratios of paired runs with equal seeds: medians and, for the time, the interval of the median (95% with six "
-        "pairs or more; with fewer, the smallest and the largest ratio). `memory` is the growth of the process (RSS) "
-        "with each further transition, `process at the end` all of its memory. Times are of `learn` after the warm-up, "
-        "CPU times of all threads of the process. PrioritizedDQN is compared with the uncompressed buffer of this "
-        "package, everything else with SB3's. `recorded` scenes are replayed from memory and trained with a tiny "
-        "network, as fast as on a GPU.",
+        "Ratios of paired runs with equal seeds. The time is that of all segments, with its 95% interval (bootstrap "
+        "over segments); buffers took turns, segment by segment. Everything else is a median. `memory` is the growth "
+        "of the process (RSS) with each further transition, `process at the end` all of its memory. Times are of "
+        "`learn` after the warm-up, CPU times of all threads of the process. PrioritizedDQN is compared with the "
+        "uncompressed buffer of this package, everything else with SB3's. `recorded` scenes are replayed from memory "
+        "and trained with a tiny network, as fast as on a GPU.",
         table(results),
         *([CALLS, calls] if calls else []),
     ]
@@ -279,13 +293,14 @@ def _before(path: Path | None) -> dict[str, Any]:
 
 def main() -> None:
     """Run from the command line."""
-    flags = parser(__doc__, buffers=BUFFERS, rounds=6)
+    flags = parser(__doc__, buffers=BUFFERS, rounds=2)
     flags.add_argument("--algorithms", nargs="+", default=ALGORITHMS, choices=list(SETTINGS), help="(default: DQN PPO)")
     flags.add_argument("--scenes", nargs="+", default=SCENES, help=f"(default: {' '.join(SCENES)})")
     flags.add_argument("--envs", type=int, nargs="+", help="numbers of environments (default: 1; of PPO: 8)")
     flags.add_argument("--torch-threads", nargs="+", default=["1"], choices=["1", "all"], help="(default: 1)")
     flags.add_argument("--steps", type=int, help=f"measured steps (default: {OTHER_STEPS}; {STEPS})")
     flags.add_argument("--warm-up", type=int, help=f"steps before (default: {OTHER_WARM_UP}; {WARM_UP})")
+    flags.add_argument("--segments", type=int, default=SEGMENTS, help="turns of each buffer (default: %(default)s)")
     flags.add_argument("--buffer-size", type=int, help="of replay buffers (default: all transitions of the training)")
     flags.add_argument("--quick", action="store_true", help=f"one pair of few steps on {' and '.join(QUICK)}")
     flags.add_argument("--update", action="store_true", help="keep the results of other trainings in the file --out")
@@ -293,23 +308,23 @@ def main() -> None:
     arguments = flags.parse_args()
     if arguments.smoke:
         arguments.scenes, arguments.algorithms, arguments.buffers, arguments.rounds = SMOKE, ["DQN"], ["auto"], 1
-        arguments.warm_up, arguments.steps = 64, 64
+        arguments.warm_up, arguments.steps, arguments.segments = 64, 64, 2
     elif arguments.quick:
         arguments.rounds = 1
         arguments.steps, arguments.warm_up = arguments.steps or 1_024, arguments.warm_up or 1_024
         arguments.scenes = QUICK if arguments.scenes is SCENES else arguments.scenes
     packages = packages_of(arguments.package)
     names = available(names_of_versions(arguments.buffers, packages), arguments.peers)
-    sizes = arguments.warm_up, arguments.steps, arguments.buffer_size
+    sizes = arguments.warm_up, arguments.steps, arguments.buffer_size, arguments.segments
     rounds = jobs_of_rounds(_cases(arguments), names, arguments.rounds, *sizes)
     _record(rounds[0])
     before = _before(arguments.out) if arguments.update else {}
-    options = {"pairs": arguments.rounds, **before.get("arguments", {})}
+    options = {"rounds": arguments.rounds, "segments": arguments.segments, **before.get("arguments", {})}
     if before.get("version", version()) != version():
         options["others measured with"] = before["version"]
     measured: list[Results] = []
     for jobs in rounds:
-        measured.append(run_interleaved(measure, jobs, 1, arguments.peers, packages))
+        measured.append(run_in_turn(measure, jobs, arguments.peers, packages))
         results = by_buffer(measured)
         # After each round, as a whole run takes hours.
         save(arguments.out, "training", options, {**before.get("results", {}), **results}, arguments.peers)

@@ -10,7 +10,7 @@ from typing import Any
 import torch as th
 from frame_recording import Recording
 from gymnasium import spaces
-from metrics import resident_nbytes, timed
+from metrics import resident_nbytes
 from recorded_env import TINY_NETWORK, make_recorded, n_recorded_steps
 from session import serve
 from settings import SETTINGS
@@ -22,7 +22,7 @@ from adapters import sb3_class
 from sb3_compressed import buffer_statistics, prioritize
 from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
 from sb3_compressed.benchmarking.metrics import median_us
-from sb3_compressed.benchmarking.runner import Measurement
+from sb3_compressed.benchmarking.runner import Measurement, pause
 from sb3_compressed.benchmarking.training_run import TimedBatches, TimedCalls, weights_digest
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
@@ -92,6 +92,7 @@ def measure(
     steps: int,
     buffer_size: int | None,
     seed: int,
+    n_segments: int = 0,
 ) -> Measurement:
     """Train once and return times, memory and a digest of the weights.
 
@@ -99,11 +100,13 @@ def measure(
     :param warm_up: steps before those that are measured, of all environments
     :param steps: steps that are measured
     :param buffer_size: of replay buffers, ``None`` for all transitions of the training
-    :return: ``seconds`` and ``cpu`` seconds of all threads of the process; the ``transitions`` in them; bytes of the
-        process (RSS) at the end, ``rss``, and of each further transition in the buffer, ``growth``; median
-        microseconds of ``add`` and of ``sample`` or a batch of ``get``, and ``in_buffer``, the seconds of all of them;
-        ``decoded_ahead``, the fraction of batches, if the buffer counts them; ``counted``, the bytes of a transition
-        that it reports, to compare with ``growth``; and ``weights``
+    :param n_segments: how many turns the measured steps take, see :func:`~sb3_compressed.benchmarking.runner.pause`;
+        0 to measure them without a pause
+    :return: ``seconds``, also of each of the ``segments``, and ``cpu`` seconds of all threads of the process; the
+        ``transitions`` in them; bytes of the process (RSS) at the end, ``rss``, and of each further transition in the
+        buffer, ``growth``; median microseconds of ``add`` and of ``sample`` or a batch of ``get``, and ``in_buffer``,
+        the seconds of all of them; ``decoded_ahead``, the fraction of batches, if the buffer counts them; ``counted``,
+        the bytes of a transition that it reports, to compare with ``growth``; and ``weights``
     """
     if n_threads is not None:
         th.set_num_threads(n_threads)
@@ -122,9 +125,12 @@ def measure(
     adds = TimedCalls(buffer, "add")
     batches = TimedBatches(buffer, "get") if is_on_policy(algorithm) else TimedCalls(buffer, "sample")
     ahead, size, num_timesteps = _batches(buffer), buffer.size() * n_envs, model.num_timesteps
+    segments = Segments(steps, n_segments)
+    segments.pause()
     rss = resident_nbytes()
     cpu = time.process_time()
-    result: Measurement = {"seconds": timed(partial(model.learn, steps, reset_num_timesteps=False))}
+    model.learn(steps, callback=segments, reset_num_timesteps=False)
+    result: Measurement = {"seconds": sum(segments.seconds), "segments": segments.seconds}
     result["cpu"] = time.process_time() - cpu
     result["transitions"] = model.num_timesteps - num_timesteps
     result["rss"] = resident_nbytes()
@@ -204,6 +210,45 @@ def _batches(buffer: Any) -> tuple[int, int]:
         return 0, 0
     found = buffer_statistics(buffer)  # of an older version of the package, without counts
     return getattr(found, "batches", 0), getattr(found, "batches_decoded_ahead", 0)
+
+
+class Segments(BaseCallback):
+    """Times the segments of a training, which consist of whole cycles, and pauses the process between them.
+
+    :param steps: transitions of the training
+    :param n: number of segments; 0 for one without pauses
+    """
+
+    def __init__(self, steps: int, n: int) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self._may_pause = n > 0
+        self._length = steps / max(n, 1)
+        self._first = 0
+
+    def pause(self) -> None:
+        """Pause if there are turns."""
+        if self._may_pause:
+            pause()
+
+    def _on_training_start(self) -> None:
+        self._first = self.num_timesteps
+        self._begin = time.perf_counter()
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps - self._first >= self._length * (len(self.seconds) + 1):
+            self._end_segment()
+            self.pause()
+            self._begin = time.perf_counter()
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_training_end(self) -> None:
+        self._end_segment()
+
+    def _end_segment(self) -> None:
+        self.seconds.append(time.perf_counter() - self._begin)
 
 
 class RolloutGrowth(BaseCallback):

@@ -83,12 +83,12 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     assert "| sb3-compressed `auto` | 50.00% | 50.00% | 0.50x |" in texts[1]
     assert "![memory and sampling time of each buffer and codec](docs/codecs.svg)" in texts[1]
     one_line = texts[0].replace("\n", " ")
-    assert "medians of 3 pairs" in one_line
-    assert "| DQN, Pong |  | 4.0% |  |  | 0.98x |  | yes |" in one_line
+    assert "in 3 segments each" in one_line
+    assert "| DQN, Pong |  | 4.0% |  |  | 1.05x |  | yes |" in one_line
     assert "a processor" in (pages / "replay.md").read_text()
     training_page = (pages / "training.md").read_text()
     assert "version 0.3.0 at 1a2b3c4; " in training_page
-    assert "sb3-compressed `auto` | 0.980x | 0.970x to 1.200x | 3 |" in training_page
+    assert "sb3-compressed `auto` | 1.050x | 0.970x to 1.200x | 3 |" in training_page
     assert "**Wrong**: PrioritizedDQN, Pong, 1 environment, auto: ended with -9" in training_page
     first = {path.name: path.read_bytes() for path in pages.glob("*.svg")}
     assert first.keys() == {"codecs.svg", "images.svg", "scale.svg", "games.svg"}

@@ -77,11 +77,11 @@ def test_scenes_that_an_algorithm_cannot_be_trained_on_are_known(algorithm: str,
     assert bool(found) == bool(reason)
 
 
-def test_the_baseline_is_first_in_even_rounds_and_last_in_odd_ones() -> None:
+def test_jobs_of_a_round_share_a_seed_and_begin_with_the_baseline() -> None:
     cases = [training.Case("DQN", SCENE, 8, None), training.Case("PrioritizedDQN", SCENE, 1, 1)]
     cases.append(training.Case("PPO", SCENE, 8, 1))
     buffers = ["auto", "SB3:optimized", "extra:zstd-3"]
-    even, odd = training.jobs_of_rounds(cases, buffers, 2, None, None, None)
+    even, odd = training.jobs_of_rounds(cases, buffers, 2, None, None, None, n_segments=4)
     names = {
         label: [job.name for job in even if job.label == label] for label in dict.fromkeys(job.label for job in even)
     }
@@ -90,30 +90,36 @@ def test_the_baseline_is_first_in_even_rounds_and_last_in_odd_ones() -> None:
         f"PrioritizedDQN, {SCENE}, 1 environment, torch on 1 thread": ["none", "auto"],
         f"PPO, {SCENE}, 8 environments, torch on 1 thread": ["SB3", "auto", "extra:zstd-3"],
     }
-    assert [job.name for job in odd[:4]] == ["SB3", *buffers][::-1]
-    assert {job.arguments["seed"] for job in odd} == {1}
+    assert [job.name for job in odd] == [job.name for job in even]
+    assert {(job.arguments["seed"], job.arguments["n_segments"]) for job in odd} == {(1, 4)}
 
 
 def run_of(seconds: float, **more: Any) -> dict[str, Any]:
     return {"seconds": seconds, "cpu": seconds, "growth": 10.0, "rss": 10, "weights": "a", **more}
 
 
-def test_ratios_are_of_the_runs_of_one_round() -> None:
+def test_ratios_are_of_all_segments_that_both_have_run() -> None:
     label = f"DQN, {SCENE}, 1 environment, torch on 1 thread"
+    base = run_of(100.0, segments=[40.0, 60.0])
     rounds: list[Any] = [
-        {label: {"SB3": run_of(100.0), "auto": run_of(90.0, growth=1.0), "SB3:optimized": run_of(100.0, weights="b")}},
-        {label: {"SB3:optimized": run_of(200.0), "auto": run_of(400.0), "SB3": run_of(200.0)}},
-        {label: {"SB3": run_of(100.0), "auto": {"error": "ended with -9"}, "SB3:optimized": run_of(300.0)}},
+        {label: {"SB3": base, "auto": run_of(90.0, segments=[40.0, 50.0], growth=1.0), "SB3:optimized": base}},
+        {label: {"SB3": base, "auto": run_of(80.0, segments=[20.0, 60.0]), "SB3:optimized": run_of(1.0, weights="b")}},
+        {label: {"SB3": base, "auto": {"error": "ended with -9"}, "SB3:optimized": {"error": "ended with -9"}}},
     ]
     results = training.by_buffer(rounds)
     printed = training.table(results)
-    assert (
-        f"| {label} | sb3-compressed `auto` | 1.450x | 0.900x to 2.000x | 2 | 1.45x | 55.0% | 100.0% | yes |" in printed
-    )
-    assert "| SB3 `optimize_memory_usage` | 1.000x | 1.000x to 3.000x | 3 |" in printed
+    assert f"| {label} | sb3-compressed `auto` | 0.850x |" in printed
+    assert "| 4 | 0.85x | 55.0% | 100.0% | yes |" in printed
     assert printed.endswith("| no |")
     rounds[1][label]["auto"]["weights"] = "b"
     assert training.table(results).count("| **no** |") == 1
+
+
+def test_intervals_of_a_ratio_contain_it() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.uniform(1, 2, 200)
+    low, high = ratios.ratio_interval((1.1 * base + rng.normal(0, 0.02, 200)).tolist(), base.tolist())
+    assert 1.09 < low < 1.1 < high < 1.11
 
 
 def test_calls_are_reported_with_their_share_of_the_training() -> None:
