@@ -19,8 +19,9 @@ from sb3_compressed.codecs import TrainableCodec
 
 __all__ = ["OBJECT_NBYTES", "Candidate", "Choice", "choose", "measured"]
 
-#: The share of a core that work in other threads may take: decoding ahead, and encoding again.
-MAX_AHEAD, MAX_ENCODING_LATER = 0.2, 0.1
+#: The share of a core that other threads may take more than with uncompressed frames, to decode ahead and encode again.
+#: Candidates are measured with warm caches; in a training, it is about a tenth.
+MAX_BACKGROUND = 0.06
 #: Bytes of a payload besides its content: the header of a Python object, and a reference to it.
 OBJECT_NBYTES = 48
 #: The part of the budget from which on encoding is left to another thread, if the payloads are as small.
@@ -140,9 +141,8 @@ def choose(
     if not may_encode_later or not load.has_idle_core:
         return choice
     # Only few frames are new at any time, so decoding them does not count, nor does encoding the others.
-    affordable = [each for each in candidates if each is raw or load.encoded * each.encoding <= MAX_ENCODING_LATER]
     later_load = load._replace(encoded=0.0)
-    later = _cheapest_of_smallest(affordable, later_load, max_nbytes, present)
+    later = _cheapest_of_smallest(candidates, later_load, max_nbytes, present, encoded_later=load.encoded)
     is_slow = load.encoded * (at_once.encoding - raw.encoding) > SLOW_ENCODING * load.share
     pays = later.nbytes < CLEARLY_SMALLER * at_once.nbytes or (is_slow and later.nbytes <= SIMILAR * at_once.nbytes)
     new = min(candidates, key=lambda candidate: candidate.encoding)
@@ -158,14 +158,22 @@ def _share(candidate: Candidate, raw: Candidate, load: Load) -> float:
 
 
 def _cheapest_of_smallest(
-    candidates: Sequence[Candidate], load: Load, max_nbytes: float, present: TrainableCodec | None
+    candidates: Sequence[Candidate],
+    load: Load,
+    max_nbytes: float,
+    present: TrainableCodec | None,
+    encoded_later: float = 0.0,
 ) -> Candidate:
+    """Return the candidate that takes least time of those with about the smallest payloads that the budget allows.
+
+    :param encoded_later: frames that another thread encodes in a second
+    """
     raw = candidates[0]
 
     def fits(candidate: Candidate, tolerance: float = 1.0) -> bool:
+        background = encoded_later * candidate.encoding + load.ahead * (candidate.decoding - raw.decoding)
         return candidate is raw or (
-            _share(candidate, raw, load) <= tolerance * load.share
-            and load.ahead * candidate.decoding <= tolerance * MAX_AHEAD
+            _share(candidate, raw, load) <= tolerance * load.share and background <= tolerance * MAX_BACKGROUND
         )
 
     def share(candidate: Candidate) -> float:
