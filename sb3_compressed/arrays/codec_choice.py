@@ -19,9 +19,11 @@ from sb3_compressed.codecs import TrainableCodec
 
 __all__ = ["OBJECT_NBYTES", "Candidate", "Choice", "choose", "measured"]
 
-#: The share of a core that other threads may take more than with uncompressed frames, to decode ahead and encode again.
-#: Candidates are measured with warm caches; in a training, it is about a tenth.
-MAX_BACKGROUND = 0.06
+#: Caches are cold in a training: coding takes so many times as long there as when candidates are measured.
+COLD_CACHES = 1.4
+#: Other threads may take so many times the share of the budget of a core, to decode ahead and to encode again, beyond
+#: what they would take with uncompressed frames; and at most this share.
+BACKGROUND, MAX_BACKGROUND = 4, 0.15
 #: Bytes of a payload besides its content: the header of a Python object, and a reference to it.
 OBJECT_NBYTES = 48
 #: The part of the budget from which on encoding is left to another thread, if the payloads are as small.
@@ -100,7 +102,7 @@ class Choice(NamedTuple):
 
 
 def measured(codecs: Sequence[TrainableCodec], frames: NDArray[np.generic]) -> list[Candidate]:
-    """Measure what frames take with codecs, in time of this thread's processor.
+    """Estimate what frames take with codecs in a training: time of this thread's processor, and memory.
 
     :param frames: ``(n, *frame_shape)``, not those that the codecs were trained on
     """
@@ -115,7 +117,8 @@ def measured(codecs: Sequence[TrainableCodec], frames: NDArray[np.generic]) -> l
         decoded = time.thread_time()
         n = len(frames)
         nbytes = sum(map(len, payloads)) / n + OBJECT_NBYTES
-        candidates.append(Candidate(codec, nbytes, (encoded - begin) / n, (decoded - encoded) / n))
+        times = (COLD_CACHES * seconds / n for seconds in (encoded - begin, decoded - encoded))
+        candidates.append(Candidate(codec, nbytes, *times))
     return candidates
 
 
@@ -173,7 +176,8 @@ def _cheapest_of_smallest(
     def fits(candidate: Candidate, tolerance: float = 1.0) -> bool:
         background = encoded_later * candidate.encoding + load.ahead * (candidate.decoding - raw.decoding)
         return candidate is raw or (
-            _share(candidate, raw, load) <= tolerance * load.share and background <= tolerance * MAX_BACKGROUND
+            _share(candidate, raw, load) <= tolerance * load.share
+            and background <= tolerance * min(BACKGROUND * load.share, MAX_BACKGROUND)
         )
 
     def share(candidate: Candidate) -> float:

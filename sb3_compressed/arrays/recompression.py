@@ -40,7 +40,7 @@ LOOK_EVERY = 8
 #: Most bytes of payloads that wait to be encoded again, and as a share of SB3's arrays.
 MAX_WAITING_NBYTES, MAX_WAITING_SHARE = 16_000_000, 0.005
 #: The share of a core that the other thread may take.
-MAX_SHARE = 0.1
+MAX_SHARE = 0.15
 #: A new payload must be smaller than this part of the one that it replaces.
 MIN_GAIN = 0.95
 

@@ -37,6 +37,8 @@ ALL = [RAW, LZ4, ZSTD, ZSTD_19]
         (Load(100, 1_000, 0, 0.02), LZ4),
         (Load(1_000, 10_000, 0, 0.02), RAW),
         (Load(1_000, 10_000, 0, 0.2), LZ4),
+        (Load(200, 0, 2_000, 0.1), ZSTD),  # which may take up to 15% of a core
+        (Load(200, 0, 2_000, 0.005), LZ4),  # up to 2%
         (Load(100, 0, 1_000, 0.02), ZSTD),  # decoded by another thread
         (Load(100, 0, 5_000, 0.02), LZ4),  # which would take 22% of a core
         (Load(100, 0, 1_000, 0.02, has_idle_core=False), LZ4),
