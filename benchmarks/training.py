@@ -245,12 +245,14 @@ def sections(results: Results) -> list[str]:
     """Return the report."""
     calls = calls_table(results)
     return [
-        "Ratios of paired runs with equal seeds. The time is that of all segments, with its 95% interval (bootstrap "
-        "over segments); buffers took turns, segment by segment. Everything else is a median. `memory` is the growth "
-        "of the process (RSS) with each further transition, `process at the end` all of its memory. Times are of "
-        "`learn` after the warm-up, CPU times of all threads of the process. PrioritizedDQN is compared with the "
-        "uncompressed buffer of this package, everything else with SB3's. `recorded` scenes are replayed from memory "
-        "and trained with a tiny network, as fast as on a GPU.",
+        "Ratios of paired runs with equal seeds. The time is that of all segments, in which the buffers took turns, "
+        "with its 95% interval (bootstrap over segments). That does not contain what differs from process to process, "
+        "such as where memory lies: the times of SB3's own `optimize_memory_usage`, which does about the same work as "
+        "its default, show how much that is. Everything else is a median. `memory` is the growth of the process (RSS) "
+        "with each further transition, `process at the end` all of its memory. Times are of `learn` after the "
+        "warm-up, CPU times of all threads of the process. PrioritizedDQN is compared with the uncompressed buffer of "
+        "this package, everything else with SB3's. `recorded` scenes are replayed from memory and trained with a tiny "
+        "network, as fast as on a GPU.",
         table(results),
         *([CALLS, calls] if calls else []),
     ]

@@ -100,9 +100,9 @@ class CompressedArray(ArrayLike):
         is_detected = isinstance(frame_stack, str) and frame_stack == "auto"
         layout = None if is_detected or frame_stack is None else explicit_layout(tuple(item_shape), frame_stack)  # type: ignore[arg-type]
         self._encoder = FrameEncoder(tuple(item_shape), stored, get_codec(codec), layout)
-        self._deduplicator: FrameDeduplicator | None = FrameDeduplicator(
-            self._encoder, FrameStackDetector(tuple(item_shape)) if is_detected else None
-        )
+        detector = FrameStackDetector(tuple(item_shape))
+        is_used = is_detected or layout in detector.candidates  # an explicit layout is compared with what is detected
+        self._deduplicator: FrameDeduplicator | None = FrameDeduplicator(self._encoder, detector if is_used else None)
         self._changes = ChangeFlags()
         self._set_table(MemorySlotStore(self._encoder.codec), None, (rows, n_envs))
 

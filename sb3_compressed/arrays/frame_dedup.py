@@ -20,6 +20,7 @@ from sb3_compressed.arrays.slot_store import Slot, slot_n_frames, with_handles
 from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.codec import UINT8
+from sb3_compressed.common.warning import warn_user
 
 __all__ = ["FrameDeduplicator"]
 
@@ -37,7 +38,8 @@ class FrameDeduplicator:
     they share the codec, which is trained and chosen on the frames that are encoded here.
 
     :param encoder: encodes what is new
-    :param detector: finds the encoder's layout from the rows; ``None`` if the user chose it
+    :param detector: detects the layout from the rows, for the encoder if it has none, otherwise to warn once if another
+        one fits and the user's does not; ``None`` for neither
     """
 
     def __init__(self, encoder: FrameEncoder, detector: FrameStackDetector | None) -> None:
@@ -168,13 +170,23 @@ class FrameDeduplicator:
         if previous is not None and previous.shape == items.shape:
             before, after = (np.ascontiguousarray(each)[..., np.newaxis].view(np.uint8) for each in (previous, items))
             layout = detector.observe(before, after)  # [n_envs, *item_shape, itemsize]
-            if layout is not None:
+            explicit = self.encoder.layout
+            if layout is not None and explicit is not None:
+                self._detector = None
+                if not detector.explains(explicit):
+                    warn_user(
+                        f"frames do not repeat with frame_stack={explicit.n_frames}, so each observation is stored "
+                        f"whole: these observations are stacks of {layout.n_frames} frames along axis {layout.axis}. "
+                        "Leave out frame_stack to detect that"
+                    )
+            elif layout is not None:
                 # The last row was stored as whole items, so there are no payloads of its frames to refer to. In this
                 # order, whatever interrupts it: no row is valid without slots, and no slots of whole items are joined.
                 self._previous = None
                 self._last_slots = []
                 self.encoder.layout = layout
-        if detector.is_done or self.encoder.layout is not None:
+                self._detector = None
+        if detector.is_done:
             self._detector = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -195,7 +207,7 @@ class FrameDeduplicator:
         # "searches" and "lessons" are the names in stored buffers.
         return {
             "layout": layout_to_state(self.encoder.layout),
-            "searches": self._detector is not None,
+            "searches": self._detector is not None and self.encoder.layout is None,
             "lessons": self._trainer.to_data(),
         }
 

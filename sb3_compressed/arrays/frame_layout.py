@@ -157,6 +157,10 @@ class FrameStackDetector:
         is_ahead = not others or self._score[best] > self._score[others[0]]
         return best if self._score[best] >= self.EVIDENCE and (is_ahead or self.is_done) else None
 
+    def explains(self, layout: FrameLayout) -> bool:
+        """Return whether a layout has explained more steps than it failed to."""
+        return self._score[layout] > 0
+
 
 def possible_layouts(
     item_shape: tuple[int, ...], max_frames: int = FrameStackDetector.MAX_FRAMES

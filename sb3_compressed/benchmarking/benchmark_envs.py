@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -90,8 +91,11 @@ def _spec(env_id: str) -> Any:
         raise ValueError(f"{env_id} not found: {error}") from error
     except gym.error.Error as error:
         names = {name.lower(): name for name in gym.registry}
-        similar = difflib.get_close_matches(env_id.lower(), names, n=5, cutoff=0.5)
-        advice = f"did you mean {' or '.join(names[name] for name in similar)}?" if similar else str(error)
+        similar = [names[name] for name in difflib.get_close_matches(env_id.lower(), names, n=5, cutoff=0.7)]
+        package = re.split(r"[^a-z0-9_]", env_id.lower())[0]
+        if not module and package and find_spec(package):  # which registers its environments when it is imported
+            similar = [f"{package}:{env_id}"]
+        advice = f"did you mean {' or '.join(similar)}?" if similar else str(error)
         missing = "" if find_spec("ale_py") else f" For ALE games: {install_command('atari')}."
         raise ValueError(
             f"unknown environment {env_id!r}; {advice}{missing} Use 'module:id' for an environment of your own"

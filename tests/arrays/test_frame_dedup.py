@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -349,3 +350,40 @@ def test_rows_of_another_size_with_the_same_strides_are_errors(wrong: str) -> No
         deduplicator.encode_rows(*rows[wrong])
     [slots] = deduplicator.encode_rows(row)
     assert slots == [b"\1" * 24] * 2
+
+
+@pytest.mark.parametrize(
+    ("n_frames", "shape", "message"),
+    [
+        (4, (4, 8, 8), None),
+        (2, (4, 8, 8), "stacks of 4 frames along axis 0"),  # of two channels each
+        (6, (12, 8, 8), "stacks of 4 frames along axis 0"),  # of three channels, where frames have three
+        (4, (8, 8, 4), None),
+        (2, (8, 8, 4), "stacks of 4 frames along axis -1"),
+        (8, (8, 8, 12), "stacks of 4 frames along axis -1"),  # the first axis, since 8 does not divide the last one
+    ],
+)
+def test_a_frame_stack_that_contradicts_the_observations_warns_once(
+    n_frames: int, shape: tuple[int, ...], message: str | None
+) -> None:
+    axis = 0 if shape[0] != 8 else -1
+    channels = shape[axis] // 4
+    rng = np.random.default_rng(0)
+    frames = rng.integers(256, size=(40, channels, 8, 8), dtype=np.uint8)
+    stacks = np.stack([np.concatenate(frames[step : step + 4]) for step in range(30)])
+    stacks = stacks if axis == 0 else np.moveaxis(stacks, 1, -1)
+    array = CompressedArray((30, 1, *shape), codec="none", frame_stack=n_frames)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for step in range(30):
+            array[step] = stacks[step][np.newaxis]
+    assert [message in str(each.message) for each in found if message] == [True] * (message is not None)
+    assert len(found) == (message is not None)
+    np.testing.assert_array_equal(np.asarray(array)[:, 0], stacks)
+
+
+def test_observations_without_frames_do_not_contradict_a_frame_stack() -> None:
+    rng = np.random.default_rng(0)
+    array = CompressedArray((100, 1, 4, 8, 8), codec="none", frame_stack=4)
+    for step in range(100):  # neither with these frames nor with others
+        array[step] = rng.integers(256, size=(1, 4, 8, 8), dtype=np.uint8)

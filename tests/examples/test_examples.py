@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 from programs import run_python
 from terminal_output import read_terminal, words
@@ -38,6 +39,7 @@ SHORT: dict[str, list[str]] = {
         "--experience 400 --epochs 20 --episodes 4 --folder {folder} --d3rlpy",
         "--experience 400 --epochs 20 --episodes 4 --folder {folder}",
     ],
+    "plain_loop.py": [],  # see test_a_loop_without_sb3_ends_with_the_weights_of_its_buffer
     "sequences.py": ["--steps 400 --updates 3 --length 6 --burn-in 3 --n-units 8 --batch-size 4 --n-envs 2"],
     "prioritized_dqn.py": ["--steps 400 --n-envs 2 --buffer-size 300", "--steps 250 --n-envs 1 --uniform"],
     "rainbow_lite.py": ["--steps 1200 --n-envs 2 --buffer-size 300 --n-quantiles 10"],
@@ -106,6 +108,17 @@ def test_a_killed_training_is_resumed(tmp_path: Path) -> None:
     assert resumed is not None, result.stdout
     assert 500 < int(resumed[1]) < 650
     assert len(list(tmp_path.glob("step_*"))) == 2
+
+
+@pytest.mark.skipif(not hasattr(gym.vector, "AutoresetMode"), reason="this version of Gymnasium has no autoreset modes")
+def test_a_loop_without_sb3_ends_with_the_weights_of_its_buffer() -> None:
+    options = "--game Breakout --steps 1200 --n-envs 2 --buffer-size 300"  # random play loses its first lives
+    outputs = [run("plain_loop.py", options + more) for more in ("", " --uncompressed")]
+    assert [output.returncode for output in outputs] == [0, 0], outputs
+    digests = [re.findall(r"weights: (\w{16})", output.stdout) for output in outputs]
+    assert len(digests[0]) == 1
+    assert digests[0] == digests[1]
+    assert re.search(r"\d bytes per transition instead of 56,\d+, with 300 transitions", outputs[0].stdout)
 
 
 def test_short_lists_only_existing_scripts() -> None:
