@@ -167,6 +167,7 @@ def test_auto_does_not_take_single_observations_for_stacks(frame_shape: tuple[in
     pair.assert_equal()
 
 
+@pytest.mark.filterwarnings("ignore:frames do not repeat")
 @pytest.mark.parametrize(
     ("item", "wrong"),
     [("channel-first", 2), ("RGB channel-first", 6), ("RGB channel-last", 3), ("2 frames", 5), ("vectors, joined", 14)],
