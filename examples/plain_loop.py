@@ -1,4 +1,4 @@
-"""DQN without SB3's algorithms: one loop over vector environments of Gymnasium, as in CleanRL, with a compressed buffer.
+"""DQN without SB3's algorithms: a loop over vector environments of Gymnasium, as in CleanRL, with a compressed buffer.
 
 The buffer has the interface of SB3's ``ReplayBuffer``, which such loops usually copy, so only its class differs.
 
@@ -52,8 +52,9 @@ def main(
     seed: Seed = 0,
 ) -> None:
     """Train a Q-network on an Atari game, and print what its replay buffer takes."""
-    np.random.seed(seed)  # SB3's buffer, and this one, draw batches with NumPy's global generator
+    np.random.seed(seed)  # noqa: NPY002  # SB3's buffer, and so this one, draw batches with the global generator
     th.manual_seed(seed)
+    rng = np.random.default_rng(seed)
     # With the default mode, NEXT_STEP, the step after an episode would be no transition.
     envs = SyncVectorEnv([partial(make_env, game)] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     device = th.device("cuda" if th.cuda.is_available() else "cpu")
@@ -68,8 +69,8 @@ def main(
 
     obs, _ = envs.reset(seed=seed)
     for step in track(range(n_envs, steps + 1, n_envs), "training"):
-        actions = np.random.randint(n_actions, size=n_envs)
-        is_greedy = np.random.random(n_envs) > max(0.05, 1 - 2 * step / steps)
+        actions = rng.integers(n_actions, size=n_envs)
+        is_greedy = rng.random(n_envs) > max(0.05, 1 - 2 * step / steps)
         if is_greedy.any():
             with th.no_grad():
                 values = network(th.as_tensor(obs[is_greedy], device=device) / 255)
@@ -91,7 +92,7 @@ def main(
                 expected = batch.rewards + GAMMA * (1 - batch.dones) * next_values
             values = network(batch.observations / 255).gather(1, batch.actions)
             optimizer.zero_grad()
-            F.mse_loss(values, expected).backward()
+            F.mse_loss(values, expected).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         if step % TARGET_FREQUENCY < n_envs:
             target.load_state_dict(network.state_dict())
