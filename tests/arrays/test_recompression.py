@@ -6,6 +6,7 @@ import copy
 import gc
 import os
 import pickle
+import time
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -76,6 +77,7 @@ def new_buffer(n_rows: int, n_envs: int = 1, shape: tuple[int, ...] = (3, 32, 32
 def add(buffer: Any, obs: NDArray[Any], next_obs: NDArray[Any]) -> None:
     n = buffer.n_envs
     buffer.add(obs, next_obs, np.zeros((n, 1)), np.zeros(n), np.zeros(n, bool), [{}] * n)
+    time.sleep(1e-4)  # a training leaves the interpreter to other threads much longer; without, they may starve
 
 
 def add_until_recompressed(buffer: Any, frames: NDArray[Any], least: int = 200) -> int:
