@@ -107,6 +107,7 @@ def test_codecs_with_and_without_training(codec: str) -> None:
         assert len(codecs) > 1, "trained between segments"
 
 
+@pytest.mark.filterwarnings("ignore:frames do not repeat")
 def test_levels_and_explicit_stacks() -> None:
     sender = Sender("transposed", 30, compression_method="zstd-3", frame_stack=2)
     assert sender.ring.observations.layout == FrameLayout((4, 20, 20), 0, 2)
@@ -178,6 +179,7 @@ def test_codecs_are_written_to_a_folder_once(tmp_path: Path) -> None:
 # -- layouts -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:frames do not repeat")
 def test_rows_of_another_layout_are_encoded_again() -> None:
     sender = Sender("images", 50)
     sender.send(20)

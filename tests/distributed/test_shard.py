@@ -634,6 +634,7 @@ def test_statistics() -> None:
 # -- layouts -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:frames do not repeat")
 @pytest.mark.parametrize("where", WHERE)
 def test_rings_of_writers_with_other_layouts(where: str, tmp_path: Path) -> None:
     own = sharded("images", where, tmp_path)
@@ -656,6 +657,7 @@ def test_rings_of_writers_with_other_layouts(where: str, tmp_path: Path) -> None
     assert {number // 1000 for number in own.numbers(300)} == {0, 3, 6, 9}
 
 
+@pytest.mark.filterwarnings("ignore:frames do not repeat")
 def test_a_layout_that_is_found_while_the_folder_is_closed(tmp_path: Path) -> None:
     own = Sharded("images", folder=tmp_path)
     own.client("a").send(2)
