@@ -110,6 +110,7 @@ def test_a_killed_training_is_resumed(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("step_*"))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(gym.vector, "AutoresetMode"), reason="this version of Gymnasium has no autoreset modes")
 def test_a_loop_without_sb3_ends_with_the_weights_of_its_buffer() -> None:
     options = "--game Breakout --steps 1200 --n-envs 2 --buffer-size 300"  # random play loses its first lives
