@@ -8,9 +8,9 @@
 
 Runs are paired: in each round, all buffers are trained with the same seed, each in a process of its own. Processes run
 in turn, one of ``--segments`` segments of the training at a time, while the others are stopped; so they share what
-another program on the machine takes from them. Ratios are of all segments, and weights must be bit-identical. The first
-``--warm-up`` steps are not measured, since kernels are compiled and codecs are trained in them. Settings are in
-``settings.py``, and what is measured in ``training_loops.py``.
+another program on the machine takes from them, and must fit into memory together. Ratios are of all segments, and
+weights must be bit-identical. The first ``--warm-up`` steps are not measured, since kernels are compiled and codecs are
+trained in them. Settings are in ``settings.py``, and what is measured in ``training_loops.py``.
 
 Scenes are the sources of ``sources.py``. With ``recorded:`` before its name, the environment replays frames of the
 scene that were recorded before, and the network is tiny: a training that is as fast as one on a GPU, in which the
@@ -179,7 +179,7 @@ def table(results: Results) -> str:
         expected = name == SB3_OPTIMIZED
         equal = "yes" if _has_equal_weights(of_label, name) else "no" if expected else "**no**"
         interval = f"{low:.3f}x to {high:.3f}x" if len(ours) > 1 else ""
-        cells = [f"{sum(ours) / sum(base):.3f}x", interval, str(len(ours)), _median(of_label, name, "cpu", ".2f")]
+        cells = [_time(of_label, name, ".3f"), interval, str(len(ours)), _median(of_label, name, "cpu", ".2f")]
         cells += [_median(of_label, name, key, ".1%") for key in ("growth", "rss")]
         rows.append([label, title(name), *cells, equal])
     header = ["training", "buffer", "time", "interval", "segments", "CPU time"]
@@ -198,7 +198,7 @@ def readme_table(results: Results) -> str:
         compared = [name for name in ("auto", "auto/small") if name in of_label]
         is_equal = all(_has_equal_weights(of_label, name) for name in compared)
         memory = [_median(of_label, name, "growth", ".1%") for name in (SB3_OPTIMIZED, "auto", "auto/small")]
-        seconds = [_time(of_label, name) for name in (SB3_OPTIMIZED, "auto", "auto/small")]
+        seconds = [_time(of_label, name, ".2f") for name in (SB3_OPTIMIZED, "auto", "auto/small")]
         algorithm, scene, *_ = label.split(", ")
         rows.append([f"{algorithm}, {scene}", *memory, *seconds, "yes" if is_equal else "**no**"])
     buffers = ["`optimize_memory_usage`", "`auto`", "`auto/small`"]
@@ -224,9 +224,9 @@ def calls_table(results: Results) -> str:
     return markdown([*header, "decoded ahead"], rows) if rows else ""
 
 
-def _time(of_label: dict[str, Any], name: str) -> str:
+def _time(of_label: dict[str, Any], name: str, form: str) -> str:
     ours, base = times(of_label, name)
-    return f"{sum(ours) / sum(base):.2f}x" if ours else ""
+    return f"{sum(ours) / sum(base):{form}}x" if ours else ""
 
 
 def _runs(of_label: dict[str, Any], name: str) -> list[list[Measurement]]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.time_budget import Load
 from sb3_compressed.codecs import TrainableCodec
 
-__all__ = ["OBJECT_NBYTES", "Candidate", "Choice", "choose", "measured"]
+__all__ = ["MAX_BACKGROUND", "OBJECT_NBYTES", "Candidate", "Choice", "choose", "measured"]
 
 #: Caches are cold in a training: coding takes so many times as long there as when candidates are measured.
 COLD_CACHES = 1.4

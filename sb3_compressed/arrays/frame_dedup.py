@@ -170,22 +170,22 @@ class FrameDeduplicator:
         if previous is not None and previous.shape == items.shape:
             before, after = (np.ascontiguousarray(each)[..., np.newaxis].view(np.uint8) for each in (previous, items))
             layout = detector.observe(before, after)  # [n_envs, *item_shape, itemsize]
-            explicit = self.encoder.layout
-            if layout is not None and explicit is not None:
+            if layout is not None:
+                explicit = self.encoder.layout
+                if explicit is None:
+                    # The last row was stored as whole items, so there are no payloads of its frames to refer to. In
+                    # this order, whatever interrupts it: no row is valid without slots, and no slots of whole items
+                    # are joined.
+                    self._previous = None
+                    self._last_slots = []
+                    self.encoder.layout = layout
                 self._detector = None
-                if not detector.explains(explicit):
+                if explicit is not None and not detector.explains(explicit):
                     warn_user(
                         f"frames do not repeat with frame_stack={explicit.n_frames}, so each observation is stored "
                         f"whole: these observations are stacks of {layout.n_frames} frames along axis {layout.axis}. "
                         "Leave out frame_stack to detect that"
                     )
-            elif layout is not None:
-                # The last row was stored as whole items, so there are no payloads of its frames to refer to. In this
-                # order, whatever interrupts it: no row is valid without slots, and no slots of whole items are joined.
-                self._previous = None
-                self._last_slots = []
-                self.encoder.layout = layout
-                self._detector = None
         if detector.is_done:
             self._detector = None
 

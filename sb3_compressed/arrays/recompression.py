@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.codec_choice import MAX_BACKGROUND
 from sb3_compressed.arrays.codec_handle import CodecHandle, codec_of, handle_of
 from sb3_compressed.arrays.compressed_array import CompressedArray
 from sb3_compressed.arrays.slot_store import Slot, pack_slot, slot_n_frames, unpack_slot
@@ -39,8 +40,6 @@ N_NEWEST = 16
 LOOK_EVERY = 8
 #: Most bytes of payloads that wait to be encoded again, and as a share of SB3's arrays.
 MAX_WAITING_NBYTES, MAX_WAITING_SHARE = 16_000_000, 0.005
-#: The share of a core that the other thread may take.
-MAX_SHARE = 0.15
 #: A new payload must be smaller than this part of the one that it replaces.
 MIN_GAIN = 0.95
 
@@ -172,7 +171,7 @@ class Recompressor:
             for array, old, new in zip(arrays, self._old, result.slots, strict=True):
                 array.replace_slots(self._rows, old, new)
         self._replaced = result.replaced
-        self._resume_at = time.monotonic() + result.seconds * (1 / MAX_SHARE - 1)
+        self._resume_at = time.monotonic() + result.seconds * (1 / MAX_BACKGROUND - 1)
         self._arrays, self._old = (), []
 
     def _limit_waiting(self, array: CompressedArray, frame_nbytes: float) -> None:

@@ -48,7 +48,7 @@ def times_that_are_given(codecs: Sequence[TrainableCodec], frames: NDArray[Any])
 def _given_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice_trigger, "measured", times_that_are_given)
     # These loops do nothing but add.
-    monkeypatch.setattr(recompression, "MAX_SHARE", 0.9)
+    monkeypatch.setattr(recompression, "MAX_BACKGROUND", 0.9)
     monkeypatch.setattr(recompression, "MAX_WAITING_SHARE", 10)
     # Encoding takes 0.5% of the training with LZ4, and 4% with zstd-3, which another thread has the time for.
     rates = Rates(added=500.0, waited=0.0, ahead=100.0, has_idle_core=True)
