@@ -14,7 +14,7 @@ __all__ = ["ChangeFlags", "ViewChangeFlags"]
 class ChangeFlags:
     """Records which slots of an array were written, directly or through views.
 
-    Writes of encoded rows, which :meth:`.CompressedArray.encode_rows` returned, set :attr:`added`; all others are
+    Writes of encoded rows, with :meth:`.CompressedArray.write_encoded`, set :attr:`added`; all others are
     direct writes and set :attr:`flags`. After :meth:`track`, both are the same array; after
     :meth:`track_direct_writes`, writes of encoded rows are not recorded.
 

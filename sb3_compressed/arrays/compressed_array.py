@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -355,7 +356,7 @@ class CompressedArray(ArrayLike):
         return self._broadcast(self._stored_values(value), shape)
 
     def encode_rows(self, *rows: NDArray[Any]) -> list[NDArray[Any]]:
-        """Encode observations of all environments, alone or with the next ones, for :meth:`write_row`.
+        """Encode observations of all environments, alone or with the next ones, for :meth:`write_encoded`.
 
         :param rows: observations ``(n_envs, *item_shape)`` as :meth:`validated_row` returns them, one row or two; one
             call for both takes less time
@@ -371,16 +372,32 @@ class CompressedArray(ArrayLike):
         references, n_envs = self._store.write(slots[0] + slots[1]), len(rows[0])
         return [references[:n_envs], references[n_envs:]]
 
-    def write_row(self, row: int, references: NDArray[Any]) -> None:
-        """Write a row that was encoded.
+    def encode_steps(self, observations: NDArray[Any], next_observations: NDArray[Any]) -> list[NDArray[Any]]:
+        """Encode the observations of several steps, in one call for all of them, which takes less time.
 
-        :param references: from :meth:`encode_rows`, ``(n_envs,)``
+        :param observations: ``(n_steps, n_envs, *item_shape)`` of this array's dtype
+        :param next_observations: likewise
+        :return: references to slots of both, ``(n_steps, n_envs)`` each, for :meth:`write_encoded`
+        """
+        (n_steps, n_envs), item_shape = observations.shape[:2], observations.shape[2:]
+        rows = [each.reshape(n_steps * n_envs, *item_shape) for each in (observations, next_observations)]
+        if self._deduplicator is None:
+            return [self._store.write(self._encoder.encode(row)).reshape(n_steps, n_envs) for row in rows]
+        # The codec trains in this call, since many more frames would come until another thread has trained it.
+        slots = self._deduplicator.encode_rows(*rows, n_steps=n_steps)
+        references = self._store.write([*chain.from_iterable(slots)]).reshape(n_steps, 2, n_envs)
+        return [references[:, 0], references[:, 1]]
+
+    def write_encoded(self, rows: int | slice, references: NDArray[Any]) -> None:
+        """Write a row that was encoded, or several.
+
+        :param references: from :meth:`encode_rows`, ``(n_envs,)``, or from :meth:`encode_steps`, ``(n_steps, n_envs)``
         """
         if not self._table.flags.writeable:
             self._allocate()
         if (flags := self._changes.added) is not None:
-            flags[row] = True
-        self._table[row] = references
+            flags[rows] = True
+        self._table[rows] = references
 
     def _stored_values(self, value: Any) -> NDArray[Any]:
         values = cast_values(np.asarray(value), self.dtype)
@@ -542,7 +559,7 @@ class CompressedArray(ArrayLike):
         return self._changes.track(self._table.shape)
 
     def take_direct_writes(self) -> NDArray[np.int64]:
-        """Return the rows written since the last call other than by :meth:`write_row`.
+        """Return the rows written since the last call other than by :meth:`write_encoded`.
 
         They are tracked after :meth:`move_to`.
         """

@@ -52,31 +52,35 @@ class FrameDeduplicator:
         self._last_slots: list[Slot] = []  # of the last row, one of each environment
         self._previous: PreviousRow | None = None  # its observations
 
-    def encode_rows(self, *rows: NDArray[Any], num_threads: int = 1) -> list[list[Slot]]:
+    def encode_rows(self, *rows: NDArray[Any], num_threads: int = 1, n_steps: int = 1) -> list[list[Slot]]:
         """Encode the next observation of every environment, or the next two, such as ``obs`` and ``next_obs``.
 
-        :param rows: arrays ``(n_envs, *item_shape)`` of the encoder's dtype, one or two; they are not kept
+        :param rows: arrays ``(n_steps * n_envs, *item_shape)`` of the encoder's dtype, one or two; they are not kept
         :param num_threads: 1 to train the codec in this call where a training is due, more for another thread
-        :return: for each row the slots of its environments
+        :param n_steps: steps that follow each other; more than 1 for two rows only
+        :return: for each row of each step the slots of its environments
         :raises Exception: what the codec's training raised, once; these rows can be encoded again
         """
         first, encoder = rows[0], self.encoder
         if len(rows) > 1 and (self._detector is not None or rows[1].strides != first.strides):
-            return [slots for row in rows for slots in self.encode_rows(row, num_threads=num_threads)]
+            n_envs = len(first) // n_steps
+            each = [row[begin : begin + n_envs] for begin in range(0, len(first), n_envs) for row in rows]
+            return [slots for row in each for slots in self.encode_rows(row, num_threads=num_threads)]
         if self._detector is not None:
             self._detect_layout(self._detector, first)
         previous = self._previous
+        shape = first.shape if n_steps == 1 else (len(first) // n_steps, *first.shape[1:])
         if (
             previous is None
             or first.strides != previous.strides
-            or first.shape != previous.shape
+            or shape != previous.shape
             or encoder.layout is not previous.layout
         ):
-            previous = self._new_previous_row(first)
-        n_new, frames = previous.take_new_frames(rows)  # from here on there is no previous row
+            previous = self._new_previous_row(first[: shape[0]])
+        n_new, frames = previous.take_new_frames(rows, n_steps)  # from here on there is no previous row
         if not len(frames):  # the rows are the previous one
             previous.is_valid = True
-            return [self._last_slots] * len(rows)
+            return [self._last_slots] * len(rows) * n_steps
         payloads = encoder.encode_frames(frames)
         slots = self._join(n_new, payloads)
         self._last_slots = slots[-1]
@@ -125,25 +129,26 @@ class FrameDeduplicator:
 
         :param n_new: the number of new frames of each observation, ``(n_rows, n_envs)``
         """
-        *others, newest = n_new.tolist()
-        n_envs = len(newest)
+        counts = n_new.tolist()
         encoder, last = self.encoder, self._last_slots
-        if len(payloads) == len(last) == newest.count(1):  # nearly always: one each, in the last row
-            handle = encoder.handle
-            size = 1 + (1 if encoder.layout is None else encoder.layout.n_frames)
-            row: list[Slot] = []
+        handle = encoder.handle
+        size = 1 + (1 if encoder.layout is None else encoder.layout.n_frames)
+        if len(payloads) == len(last) == counts[-1].count(1):  # nearly always: one each, in the last row
+            newest: list[Slot] = []
             for slot, payload in zip(last, payloads):  # they are of one length
                 if handle is not None and slot[0] is handle and len(slot) == size:  # type: ignore[index, arg-type]
-                    row.append((handle, *slot[2:], payload))  # type: ignore[index]
+                    newest.append((handle, *slot[2:], payload))  # type: ignore[index]
                 else:
-                    row.append(encoder.join((payload,), slot))
-            return [last, row] if others else [row]
+                    newest.append(encoder.join((payload,), slot))
+            return [*[last] * (len(counts) - 1), newest]
         new = iter(payloads)
-        rows: list[list[Slot]] = [[] for _ in n_new]
-        for env, slot in enumerate(last or [None] * n_envs):
-            for row, counts in zip(rows, [*others, newest], strict=True):
-                if counts[env]:
-                    slot = encoder.join(list(islice(new, counts[env])), slot)
+        rows: list[list[Slot]] = [[] for _ in counts]
+        for env, slot in enumerate(last or [None] * len(counts[0])):
+            for row, of_row in zip(rows, counts):
+                if (count := of_row[env]) == 1 and type(slot) is tuple and slot[0] is handle and len(slot) == size:
+                    slot = (handle, *slot[2:], next(new))
+                elif count:
+                    slot = encoder.join(list(islice(new, count)), slot)
                 row.append(slot)
         return rows
 
@@ -269,39 +274,51 @@ class PreviousRow:
         self.items = _empty_in_order(items.shape, items.dtype, self._axes)
         flat = self.items.transpose(self._axes).reshape(len(items), math.prod(items.shape[1:]))  # a view
         self._rows = flat.view(UINT8)
+        self._frame_axes = frame_axes
         self._n_new = np.empty((2, len(items)), dtype=np.int64)
-        frame_shape = items.shape[1:] if layout is None else layout.frame_shape
-        self._frames = _empty_in_order((2 * len(items) * n_frames, *frame_shape), items.dtype, frame_axes)
-        frame_rows = self._frames.transpose(frame_axes).reshape(len(self._frames), math.prod(frame_shape))
-        self._frame_rows = frame_rows.view(np.uint8)
+        self._frames, self._frame_rows = self._new_frames(2)
 
     def assign(self, items: NDArray[Any]) -> None:
         """Copy a row of any memory layout."""
         self.items[...] = items
         self.is_valid = True
 
-    def take_new_frames(self, rows: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    def take_new_frames(self, rows: Sequence[NDArray[Any]], n_steps: int = 1) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Extract the new frames of one row or two, and copy the last row, which is not valid yet.
 
-        :param rows: of the strides of this one, ``(n_envs, *item_shape)`` each
-        :return: the number of new frames of each observation, ``(n_rows, n_envs)``, and these frames, those of an
-            environment together, the oldest first, ``(n, *frame_shape)``; the memory of both is reused
+        :param rows: of the strides of this one, ``(n_steps * n_envs, *item_shape)`` each
+        :param n_steps: steps that follow each other; more than 1 for two rows only
+        :return: the number of new frames of each observation, ``(n_rows * n_steps, n_envs)``, and these frames, those
+            of an environment together, the oldest first, ``(n, *frame_shape)``; the memory of both is reused
         """
+        n_rows, n_new, frames, frame_rows = len(rows) * n_steps, self._n_new, self._frames, self._frame_rows
+        if n_steps > 1:
+            n_new = np.empty((n_rows, self.shape[0]), dtype=np.int64)
+            frames, frame_rows = self._new_frames(n_rows)
         was_valid, self.is_valid = self.is_valid, False
         views = []  # of the rows as bytes ``(n_envs * item_nbytes,)``, in the order of this one
         for items in rows:
             # The kernel reads and writes at addresses, so rows of another dtype with equal strides must end here.
-            if items.shape != self.shape or items.dtype != self._dtype:
+            if items.shape[1:] != self.shape[1:] or len(items) != n_steps * self.shape[0] or items.dtype != self._dtype:
                 raise ValueError(
-                    f"rows must be of shape {self.shape} and dtype {self._dtype}, got {items.shape} and {items.dtype}"
+                    f"{n_steps} rows must be of shape {self.shape} and dtype {self._dtype}, got {items.shape} and "
+                    f"{items.dtype}"
                 )
-            flat = items.ravel("K") if self._is_contiguous else items.transpose(self._axes).ravel()
+            is_in_order = self._is_contiguous and n_steps == 1  # the axis of steps may lie anywhere
+            flat = items.ravel("K") if is_in_order else items.transpose(self._axes).ravel()
             views.append(flat if self._dtype == UINT8 else flat.view(UINT8))
         n_frames = self._take_new_frames(
-            len(rows), views[0], views[-1], self._rows, self._n_frames, self._piece, self._masks, was_valid,
-            self._n_new, self._frame_rows,
+            n_rows, views[0], views[-1], self._rows, self._n_frames, self._piece, self._masks, was_valid,
+            n_new, frame_rows,
         )  # fmt: skip
-        return self._n_new[: len(rows)], self._frames[:n_frames]
+        return n_new[:n_rows], frames[:n_frames]
+
+    def _new_frames(self, n_rows: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        """Return memory for the frames of so many rows, and the same memory as rows of bytes."""
+        frame_shape = self.shape[1:] if self.layout is None else self.layout.frame_shape
+        frames = _empty_in_order((n_rows * self.shape[0] * self._n_frames, *frame_shape), self._dtype, self._frame_axes)
+        frame_rows = frames.transpose(self._frame_axes).reshape(len(frames), math.prod(frame_shape))
+        return frames, frame_rows.view(UINT8)
 
 
 def _empty_in_order(shape: tuple[int, ...], dtype: np.dtype[Any], axes: tuple[int, ...]) -> NDArray[Any]:

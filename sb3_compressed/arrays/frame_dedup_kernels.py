@@ -105,30 +105,34 @@ def take_new_frames(
     frames equal the newer ones before. Bits are compared, not values: NaN equals itself, -0.0 differs from 0.0. The
     observations of one environment are compared together, while its previous one is in the cache.
 
-    :param n_rows: 1 or 2 rows of observations
-    :param first: bytes of the observations, ``(n_envs * item_nbytes,)``
+    :param n_rows: 1 for a row of observations, or twice the number of steps, for observations and the next ones in turn
+    :param first: bytes of the observations, ``(n_steps * n_envs * item_nbytes,)``
     :param second: bytes of the next ones, of the same shape; ignored for one row
     :param previous: bytes of the ones before, ``(n_envs, item_nbytes)``; receives the last ones
     :param n_frames: frames of an observation
     :param piece: contiguous bytes of one frame
     :param masks: what :func:`masks_of_older_frames` returns
     :param is_valid: whether there are previous observations
-    :param n_new: receives the number of new frames, ``(2, n_envs)``
+    :param n_new: receives the number of new frames, ``(n_rows, n_envs)`` or more rows
     :param frames: receives the new frames, those of an environment together, the oldest first;
-        ``(2 * n_envs * n_frames, frame_nbytes)``
+        ``(n_rows * n_envs * n_frames, frame_nbytes)`` or more
     :return: the number of new frames
     """
     n_envs, item_nbytes = previous.shape
     written = 0
     for env in range(n_envs):
-        before = previous.ctypes.data + env * item_nbytes
+        last = previous.ctypes.data + env * item_nbytes
+        before = last
         is_continued = is_valid
-        for row, items in enumerate((first, second)):
-            if row >= n_rows:
-                continue
-            begin, end = env * item_nbytes, (env + 1) * item_nbytes
+        for row in range(n_rows):
+            items = second if row % 2 else first
+            begin = (row // 2 * n_envs + env) * item_nbytes
+            end = begin + item_nbytes
             item = items.ctypes.data + begin
             shift = 0 if is_continued else n_frames
+            if item == before:  # the same memory, as of frames[1:] and frames[:-1]
+                n_new[row, env] = 0
+                continue
             while shift < n_frames and not continues(item, before, item_nbytes, piece, n_frames, shift, masks):
                 shift += 1
             n_new[row, env] = shift
@@ -138,5 +142,7 @@ def take_new_frames(
             for frame in range(n_frames - shift, n_frames):
                 take_frame(items[begin:end], frame, n_frames, piece, frames[written])
                 written += 1
-            copy_bytes(item, before, item_nbytes, item_nbytes)
+            before = item
+        if before != last:
+            copy_bytes(before, last, item_nbytes, item_nbytes)
     return written

@@ -99,10 +99,10 @@ class Recompressor:
         """Number of rows that are stored for the time being only."""
         return self._n_rows - self._next
 
-    def count_row(self) -> bool:
-        """Count a row that was written; return whether :meth:`advance` is to be called."""
-        self._n_rows += 1
-        self._n_until_look -= 1
+    def count_rows(self, n: int) -> bool:
+        """Count rows that were written; return whether :meth:`advance` is to be called."""
+        self._n_rows += n
+        self._n_until_look -= n
         return self._n_until_look <= 0
 
     def advance(self, arrays: Sequence[CompressedArray], position: int) -> None:

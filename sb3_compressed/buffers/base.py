@@ -406,11 +406,27 @@ class CompressedBuffer(_Base):
             for key, array in arrays.items()
         }
 
-    def _write(self, encoded: Any, *rows: tuple[Any, int]) -> None:
-        """Write observations of all environments.
+    def _encode_steps(self, obs: Any, next_obs: Any) -> Any:
+        """Encode validated observations of several steps; see :meth:`_encode`.
 
-        :param encoded: from :meth:`_encode`
-        :param rows: for each of them, the arrays and the row to write it to
+        :param obs: observations ``(n_steps, n_envs, *obs_shape)``, or a dict of them
+        :param next_obs: the next observations
+        """
+        arrays = self.__dict__["observations"]
+        if not isinstance(arrays, dict):
+            return arrays.encode_steps(obs, next_obs) if isinstance(arrays, CompressedArray) else [obs, next_obs]
+        return {
+            key: array.encode_steps(obs[key], next_obs[key])
+            if isinstance(array, CompressedArray)
+            else [obs[key], next_obs[key]]
+            for key, array in arrays.items()
+        }
+
+    def _write(self, encoded: Any, *rows: tuple[Any, int | slice]) -> None:
+        """Write observations of all environments, of one step or several.
+
+        :param encoded: from :meth:`_encode` or :meth:`_encode_steps`
+        :param rows: for each of them, the arrays and the row or rows to write it to
         """
         for number, (arrays, row) in enumerate(rows):
             parts = (
@@ -420,11 +436,11 @@ class CompressedBuffer(_Base):
             )
             for array, values in parts:
                 if isinstance(array, CompressedArray):
-                    array.write_row(row, values[number])
+                    array.write_encoded(row, values[number])
                 else:
-                    value = values[number]
+                    value, written = values[number], array[row]
                     # As in SB3, discrete observations get an axis, and others may broadcast.
-                    array[row] = value.reshape(array.shape[1:]) if value.size == array[row].size else value
+                    written[...] = value.reshape(written.shape) if value.size == written.size else value
 
     # -- batches ---------------------------------------------------------------------------------------------
 

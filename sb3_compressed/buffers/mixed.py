@@ -258,6 +258,10 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         """Add a transition of every environment to the online buffer."""
         self.online.add(*args, **kwargs)
 
+    def extend(self, *args: Any, **kwargs: Any) -> None:
+        """Add many steps of every environment to the online buffer."""
+        self.online.extend(*args, **kwargs)
+
     def reset(self) -> None:
         """Remove all transitions of the online buffer."""
         self.discard_prefetched()

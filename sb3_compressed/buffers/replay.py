@@ -161,7 +161,9 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         """Do nothing: each ``add`` of hindsight replay is a transaction of its own."""
         yield
 
-    def _write_step(self, encoded: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+    def _write_steps(
+        self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
+    ) -> None:
         # An episode of which a row is overwritten can no longer be sampled.
         row, n_rows = self.pos, self.buffer_size
         for env in np.flatnonzero(self.ep_length[row] > 0).tolist():
@@ -171,7 +173,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         self.ep_start[row] = self._current_ep_start
         if self.copy_info_dict:
             self.infos[row] = infos
-        super()._write_step(encoded, action, reward, done, infos)
+        super()._write_steps(n_steps, encoded, action, reward, done, timeouts, infos)
         for env in range(self.n_envs):
             if done[env]:
                 self._compute_episode_length(env)

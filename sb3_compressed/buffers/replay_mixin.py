@@ -20,6 +20,7 @@ from sb3_compressed.arrays.loop_timing import LoopTiming
 from sb3_compressed.arrays.recompression import Recompressor
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.buffer_lock import new_lock
+from sb3_compressed.buffers.extended_replay import ExtendedReplay, last_next_observation
 from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
 from sb3_compressed.buffers.predicted_batch import PredictedBatch
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
@@ -27,7 +28,7 @@ from sb3_compressed.buffers.stored_replay import StoredReplay
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.transitions import Transitions
 from sb3_compressed.buffers.validation import (
-    kind_of,
+    kinds_of_step,
     validate_infos,
     validate_integer,
     validate_numbers,
@@ -55,7 +56,7 @@ LOCK_TIMEOUT_S = 0.002
 KEPT_ATTRIBUTES = {"_prefetcher", "_predicted_batch", "_batch_pool", "_lock"}
 
 
-class CompressedReplay(Prefetching, StoredReplay):
+class CompressedReplay(Prefetching, ExtendedReplay, StoredReplay):
     """Mixin of compressed replay buffers; it precedes SB3's class in the bases.
 
     Threads may share a buffer: one can sample or save while another one adds.
@@ -73,15 +74,12 @@ class CompressedReplay(Prefetching, StoredReplay):
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
-    handle_timeout_termination: bool
     #: Whether SB3 draws batches uniformly, and nothing else draws random numbers meanwhile.
     _is_predictable: ClassVar[bool] = True
     #: The batch that is decoded ahead, ``None`` where that is not possible.
     _predicted_batch: PredictedBatch | None = None
 
     _items_per_sample = 2  # with next observations
-
-    copy_info_dict: bool = False  # only SB3's hindsight buffer sets it
 
     def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         handles_timeouts = arguments.get("handle_timeout_termination", True)
@@ -97,10 +95,9 @@ class CompressedReplay(Prefetching, StoredReplay):
         super()._set_time_budgets(timing)
         self._recompressors = {key: Recompressor() for key in self._new_arrays} if self._may_encode_later else {}
 
-    def _recompress(self) -> None:
-        """Replace payloads of older rows by smaller ones."""
+    def _recompress(self, n_rows: int) -> None:
         for key, recompressor in self._recompressors.items():
-            if recompressor.count_row():
+            if recompressor.count_rows(n_rows):
                 arrays = [array for other, array in self._arrays() if other == key]
                 recompressor.advance(arrays, self.pos)
 
@@ -157,13 +154,7 @@ class CompressedReplay(Prefetching, StoredReplay):
                 storage.require_writable("added")
             if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read them otherwise
                 validate_infos(infos, self.n_envs)
-            try:
-                kinds = (
-                    kind_of(obs), kind_of(next_obs), type(action), action.dtype, action.shape,
-                    type(reward), reward.dtype, reward.shape, type(done), done.dtype, done.shape,
-                )  # fmt: skip
-            except AttributeError:  # lists
-                kinds = None
+            kinds = kinds_of_step(obs, next_obs, action, reward, done)
             if kinds is None or kinds != self._validated_kinds:
                 given = (obs, next_obs), (action, reward, done)
                 obs, next_obs, action, reward, done = self._validate_step(kinds, *given)
@@ -171,36 +162,48 @@ class CompressedReplay(Prefetching, StoredReplay):
             # The usual case directly, for speed.
             encode = observations.encode_rows if type(observations) is CompressedArray else self._encode
             encoded = encode(obs, next_obs)
+            timeouts = None
+            if self.handle_timeout_termination:
+                timeouts = np.array([info.get("TimeLimit.truncated", False) for info in infos])
             if storage is None:
-                self._write_step(encoded, action, reward, done, infos)
+                self._write_steps(1, encoded, action, reward, done, timeouts, infos)
             else:
                 # Before it is written: an interrupted step is committed with the next one, a refused one is undone.
                 storage.begin_row(self, done)
-                self._write_step(encoded, action, reward, done, infos)
+                self._write_steps(1, encoded, action, reward, done, timeouts, infos)
                 storage.commit_row(self)
             if self._bound_sampler is not None:
                 self._bound_sampler.n_written += 1
             if self._recompressors:
-                self._recompress()
+                self._recompress(1)
 
-    def _write_step(self, encoded: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """Write a validated step, as SB3's ``add`` does.
+    @property
+    def _adds_only_here(self) -> bool:
+        own, here = type(self), CompressedReplay
+        return own.add is here.add and own._write_steps is here._write_steps and "add" not in vars(self)
 
-        :param encoded: its observations and next observations, from ``_encode``
-        """
+    def _write_steps(
+        self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
+    ) -> None:
         row, attributes = self.pos, self.__dict__
+        end = row + n_steps
+        rows = row if n_steps == 1 else slice(row, end)
         observations = attributes["observations"]
-        if self.optimize_memory_usage:
-            self._write(encoded, (observations, row), (observations, (row + 1) % self.buffer_size))
-        else:
-            self._write(encoded, (observations, row), (attributes["next_observations"], row))
-        self.actions[row] = action.reshape(self.n_envs, self.action_dim)
-        self.rewards[row] = reward
-        self.dones[row] = done
+        if not self.optimize_memory_usage:
+            self._write(encoded, (observations, rows), (attributes["next_observations"], rows))
+        elif n_steps == 1:
+            self._write(encoded, (observations, row), (observations, end % self.buffer_size))
+        else:  # observations of the following steps replace all next observations but the last one
+            self._write(encoded, (observations, rows))
+            self._write(last_next_observation(encoded), (observations, end % self.buffer_size))
+        actions = self.actions[rows]
+        actions[...] = action.reshape(actions.shape)
+        self.rewards[rows] = reward
+        self.dones[rows] = done
         if self.handle_timeout_termination:
-            self.timeouts[row] = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+            self.timeouts[rows] = timeouts
         # At once: interrupted between both, the buffer could never be added to again.
-        attributes.update(pos=(row + 1) % self.buffer_size, full=self.full or row + 1 == self.buffer_size)
+        attributes.update(pos=end % self.buffer_size, full=self.full or end == self.buffer_size)
 
     def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         obs, next_obs, action, reward, done = given

@@ -17,6 +17,7 @@ from sb3_compressed.arrays.cast import cast_values
 __all__ = [
     "is_unchanged",
     "kind_of",
+    "kinds_of_step",
     "validate_infos",
     "validate_integer",
     "validate_numbers",
@@ -131,6 +132,17 @@ def kind_of(observation: Any) -> Any:
     if type(observation) is dict:
         return [(key, type(part), part.dtype, part.shape) for key, part in observation.items()]
     return type(observation), observation.dtype, observation.shape
+
+
+def kinds_of_step(obs: Any, next_obs: Any, action: Any, reward: Any, done: Any) -> tuple[Any, ...] | None:
+    """Return the types, dtypes and shapes of the arguments of ``add``, ``None`` if they have none, such as lists."""
+    try:
+        return (
+            kind_of(obs), kind_of(next_obs), type(action), action.dtype, action.shape,
+            type(reward), reward.dtype, reward.shape, type(done), done.dtype, done.shape,
+        )  # fmt: skip
+    except AttributeError:
+        return None
 
 
 def is_unchanged(given: Any, validated: Any) -> bool:

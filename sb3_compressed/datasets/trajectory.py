@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.slot_store import are_equal_slots
+from sb3_compressed.buffers.extended_replay import CHUNK_STEPS, ExtendedReplay
 from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.persistence.ring_resize import rows_by_age
 
@@ -269,6 +270,12 @@ def add_transitions(buffer: ReplayBuffer, steps: Iterable[tuple[Any, ...]], max_
     joint_commit = getattr(buffer, "joint_commit", nullcontext)  # SB3's own buffers lack it
     n_steps = 0
     with joint_commit(max_steps):
+        if isinstance(buffer, ExtendedReplay):
+            iterator = iter(steps)
+            while part := [*islice(iterator, CHUNK_STEPS)]:
+                buffer.extend(*zip(*part, strict=True))
+                n_steps += len(part)
+            return n_steps
         for step in steps:
             buffer.add(*step)
             n_steps += 1

@@ -196,7 +196,7 @@ class Stream:
         """
         for array, values in zip(self._arrays, pair, strict=True):
             if isinstance(array, CompressedArray):
-                array.write_row(pos, values)
+                array.write_encoded(pos, values)
             else:
                 array[pos] = values
 

@@ -203,9 +203,7 @@ class BufferStorage:
         :param done: whether episodes end with it, ``(n_envs,)``
         """
         if self._n_joint_rows is not None:
-            if self._n_joint_rows == 0:
-                raise StorageError("a block of joint_commit added more steps than it announced")
-            self._n_joint_rows -= 1
+            self.count_joint_rows(1)
             return
         self._take_direct_writes(buffer)
         changes = self._ring_changes(buffer, buffer.pos, 1)
@@ -214,6 +212,20 @@ class BufferStorage:
         self._before = self._state_before(buffer, changes)
         self._n_new_rows += 1
         self._uncommitted += changes
+
+    @property
+    def is_in_joint_commit(self) -> bool:
+        """Whether a block of :meth:`joint_commit` is running."""
+        return self._n_joint_rows is not None
+
+    def count_joint_rows(self, n_rows: int) -> None:
+        """Count rows that are about to be added in a block of :meth:`joint_commit`.
+
+        :raises StorageError: if these are more than it announced
+        """
+        if self._n_joint_rows is None or n_rows > self._n_joint_rows:
+            raise StorageError("a block of joint_commit added more steps than it announced")
+        self._n_joint_rows -= n_rows
 
     def _take_direct_writes(self, buffer: ReplayRing) -> None:
         self._take_replaced_arrays(buffer)

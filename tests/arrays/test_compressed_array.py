@@ -387,7 +387,7 @@ def test_rows_encoded_by_a_view_are_written_through_it() -> None:
     view = array.swapaxes(0, 1)
     row = np.arange(5 * 24).reshape(5, 4, 2, 3)
     [encoded] = view.encode_rows(view.validated_row(row))
-    view.write_row(1, encoded)
+    view.write_encoded(1, encoded)
     plain[:, 1] = row
     assert_same_array(array, plain)
     assert np.flatnonzero(changed.any(axis=0)).tolist() == [1]

@@ -22,7 +22,7 @@ def filled(transitions: list[Transition], codec: str, rows: int = ROWS) -> list[
     for step, transition in enumerate(transitions):
         rows_of_slots = observations.encode_rows(transition.obs, transition.next_obs)
         for array, row in zip(arrays, rows_of_slots, strict=True):
-            array.write_row(step % rows, row)
+            array.write_encoded(step % rows, row)
     return arrays
 
 

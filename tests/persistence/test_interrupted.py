@@ -110,7 +110,7 @@ def test_the_last_row_can_be_interrupted_and_added_again(kind: str) -> None:
         add_row(buffer)
         return buffer
 
-    names = {"_write_step"} if kind == "replay" else {"add"}
+    names = {"_write_steps"} if kind == "replay" else {"add"}
     buffer = with_one_row_left()
     for at in [at for at in bytecodes(lambda: add_row(buffer)) if at[0].co_name in names]:  # noqa: B023
         buffer = with_one_row_left()

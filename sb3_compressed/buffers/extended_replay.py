@@ -1,0 +1,250 @@
+"""``ExtendedReplay``: the part of compressed replay buffers that adds many steps in one call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers.stored_replay import StoredReplay
+from sb3_compressed.buffers.validation import kinds_of_step, validate_infos
+from sb3_compressed.common.tree_map import leaves, tree_map
+
+__all__ = ["CHUNK_STEPS", "ExtendedReplay", "last_next_observation"]
+
+#: The most bytes of observations, without the next ones, that are encoded in one call, and the most steps.
+CHUNK_NBYTES, CHUNK_STEPS = 4_000_000, 32
+
+
+class Steps(NamedTuple):
+    """Steps of all environments that follow each other, each field with the axes ``(n_steps, n_envs, ...)``.
+
+    :param timeouts: whether episodes ended by a time limit, ``None`` where the buffer does not store that
+    """
+
+    obs: Any
+    next_obs: Any
+    action: Any
+    reward: Any
+    done: Any
+    timeouts: NDArray[np.bool_] | None
+
+    def at(self, index: int | slice) -> Steps:
+        """Return some steps, or one without the axis of steps."""
+        return Steps(*[None if field is None else tree_map(lambda part: part[index], field) for field in self])
+
+
+class ExtendedReplay(StoredReplay):
+    """The part of :class:`.CompressedReplay` that adds many steps in one call."""
+
+    handle_timeout_termination: bool
+    copy_info_dict: bool = False  # only SB3's hindsight buffer sets it
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Add a transition of every environment."""
+        raise NotImplementedError
+
+    def _write_steps(
+        self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
+    ) -> None:
+        """Write validated steps that do not wrap around, as SB3's ``add`` does.
+
+        :param n_steps: the number of steps; if it is 1, the arguments have no axis for them
+        :param encoded: observations and next observations, from ``_encode`` or ``_encode_steps``
+        :param timeouts: whether episodes ended by a time limit, ignored with ``handle_timeout_termination=False``
+        :param infos: info dicts of one step, for classes that store them
+        """
+        raise NotImplementedError
+
+    def _recompress(self, n_rows: int) -> None:
+        """Replace payloads of older rows by smaller ones, after so many rows were added."""
+        raise NotImplementedError
+
+    @property
+    def _adds_only_here(self) -> bool:
+        """Whether nothing but this package's own methods adds transitions, all of which can be written at once."""
+        raise NotImplementedError
+
+    def extend(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: Any,
+        reward: Any,
+        done: Any,
+        infos: Sequence[Any] | None = None,
+        *,
+        timeouts: Any = None,
+    ) -> None:
+        """Add many steps of every environment, as if each were passed to ``add``, in less time.
+
+        Everything is validated before anything is added. In a folder, all steps are committed together, or as many at a
+        time as the buffer has rows but one. If a codec raises, the steps before its call stay.
+
+        >>> import numpy as np
+        >>> from gymnasium import spaces
+        >>> from sb3_compressed import CompressedReplayBuffer
+        >>> buffer = CompressedReplayBuffer(1000, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6))
+        >>> frames = np.zeros((101, 1, 4, 84, 84), np.uint8)
+        >>> nothing = np.zeros((100, 1))
+        >>> buffer.extend(frames[:-1], frames[1:], nothing, nothing, nothing == 1, timeouts=nothing == 1)
+        >>> buffer.size()
+        100
+
+        :param obs: observations ``(n_steps, n_envs, *obs_shape)``, or a dict of them; as all other arguments also a
+            sequence of what ``add`` takes
+        :param next_obs: the next observations; at the end of an episode, its terminal observations
+        :param action: actions ``(n_steps, n_envs, action_dim)``, or without the last axis if it has one element
+        :param reward: rewards ``(n_steps, n_envs)``
+        :param done: whether an episode ended, ``(n_steps, n_envs)``
+        :param infos: for each step one info dict for each environment; ignored as by ``add``
+        :param timeouts: whether an episode ended by a time limit, ``(n_steps, n_envs)``, instead of ``infos``
+        :raises ValueError: if an argument does not fit, or neither ``infos`` nor ``timeouts`` is passed where the
+            buffer stores time limits; the buffer is then as it was
+        :raises TypeError: if an argument is not numeric; likewise
+        """
+        steps = Steps(_stacked(obs), _stacked(next_obs), _stacked(action), _stacked(reward), _stacked(done), None)
+        n_steps = _n_steps(steps, infos, timeouts)
+        if not n_steps:
+            return
+        steps = steps._replace(timeouts=self._validated_timeouts(infos, timeouts, n_steps))
+        with self._lock:
+            is_valid = self._validates_at_once(steps.at(0), n_steps)
+        if not is_valid:
+            for step in range(n_steps):
+                obs, next_obs, action, reward, done, _ = steps.at(step)
+                self._validated_arguments(obs, next_obs, action, reward, done)
+        storage = self._storage
+        if storage is not None:
+            storage.require_writable("added")
+        most = n_steps if storage is None else max(self.buffer_size - 1, 1)
+        is_joint = storage is not None and storage.is_in_joint_commit
+        for first in range(0, n_steps, most):
+            part = slice(first, min(first + most, n_steps))
+            with nullcontext() if is_joint else self.joint_commit(part.stop - part.start):
+                if is_valid and (storage is None or storage.is_in_joint_commit):
+                    self._extend_at_once(steps.at(part))
+                else:
+                    for step in range(part.start, part.stop):
+                        self.add(*steps.at(step)[:-1], self._infos_of(step, infos, steps.timeouts))
+
+    def _validated_timeouts(self, infos: Sequence[Any] | None, timeouts: Any, n_steps: int) -> NDArray[np.bool_] | None:
+        """Validate info dicts and time limits; return the latter, ``None`` if the buffer does not store them.
+
+        :raises ValueError: if they do not fit
+        :raises TypeError: if time limits are no booleans
+        """
+        if infos is not None and timeouts is not None:
+            raise ValueError("pass infos or timeouts, not both")
+        if self.copy_info_dict and infos is None:
+            raise ValueError("infos are needed with copy_info_dict=True")
+        if infos is not None and (self.handle_timeout_termination or self.copy_info_dict):
+            for each in infos:
+                validate_infos(each, self.n_envs)
+        if not self.handle_timeout_termination:
+            return None
+        if infos is not None:
+            limits = [bool(info.get("TimeLimit.truncated", False)) for each in infos for info in each]
+            return np.array(limits, np.bool_).reshape(n_steps, self.n_envs)
+        if timeouts is None:
+            raise ValueError(
+                "pass infos, or timeouts: whether each episode ended by a time limit, (n_steps, n_envs); "
+                "handle_timeout_termination=False needs neither"
+            )
+        ended = np.asarray(timeouts)
+        if ended.dtype.kind not in "biu":
+            raise TypeError(f"timeouts must be booleans, got an array of {ended.dtype}")
+        if ended.shape != (n_steps, self.n_envs):
+            raise ValueError(f"timeouts must have the shape ({n_steps}, {self.n_envs}), got {ended.shape}")
+        return ended.astype(np.bool_)
+
+    def _infos_of(self, step: int, infos: Sequence[Any] | None, timeouts: NDArray[np.bool_] | None) -> Any:
+        """Return the info dicts of a step."""
+        if infos is not None:
+            return infos[step]
+        ended = np.zeros(self.n_envs, np.bool_) if timeouts is None else timeouts[step]
+        return [{"TimeLimit.truncated": bool(each)} for each in ended]
+
+    def _validates_at_once(self, step: Steps, n_steps: int) -> bool:
+        """Return whether the first one of many steps is valid as it is, and so all, which have its types and shapes.
+
+        :raises ValueError: if it is not valid
+        :raises TypeError: if it is not numeric
+        """
+        obs, next_obs, action, reward, done, _ = step
+        kinds = kinds_of_step(obs, next_obs, action, reward, done)
+        if kinds is None or kinds != self._validated_kinds:
+            self._validate_step(kinds, (obs, next_obs), (action, reward, done))
+        if n_steps == 1 or kinds is None or kinds != self._validated_kinds or not self._adds_only_here:
+            return False
+        # Nothing may be broadcast: with an axis of steps, other axes would meet.
+        n_values = [math.prod(array.shape[1:]) for array in leaves(self.observations)]
+        is_complete = np.shape(reward) == np.shape(done) == (self.n_envs,)
+        return is_complete and all([part.size for part in leaves(each)] == n_values for each in (obs, next_obs))
+
+    def _extend_at_once(self, steps: Steps) -> None:
+        """Add valid steps, some of them in each call of the codecs."""
+        n_steps = len(steps.reward)
+        step_nbytes = max(sum(part.nbytes for part in leaves(steps.at(0).obs)), 1)
+        most = min(max(CHUNK_NBYTES // step_nbytes, 1), CHUNK_STEPS)
+        first = 0
+        while first < n_steps:
+            with self._lock:
+                n = min(most, n_steps - first, self.buffer_size - self.pos)
+                self._add_chunk(steps.at(slice(first, first + n)), n)
+            first += n
+
+    def _add_chunk(self, steps: Steps, n_steps: int) -> None:
+        """Add steps that do not wrap around."""
+        self._loop_timing.add(n_steps * self.n_envs)
+        obs, next_obs, action, reward, done, timeouts = steps.at(0) if n_steps == 1 else steps
+        encoded = self._encode(obs, next_obs) if n_steps == 1 else self._encode_steps(obs, next_obs)
+        if self._storage is not None:
+            self._storage.count_joint_rows(n_steps)
+        position = self.pos
+        try:
+            self._write_steps(n_steps, encoded, action, reward, done, timeouts, None)
+        except BaseException:  # Ctrl-C: rows must not mix old and new values
+            self.pos = position
+            self._write_steps(n_steps, encoded, action, reward, done, timeouts, None)
+            raise
+        if self._bound_sampler is not None:
+            self._bound_sampler.n_written += n_steps
+        self._recompress(n_steps)
+
+
+def last_next_observation(encoded: Any) -> Any:
+    """Return the next observation of the last one of several steps that were encoded."""
+    if isinstance(encoded, dict):
+        return {key: [parts[1][-1]] for key, parts in encoded.items()}
+    return [encoded[1][-1]]
+
+
+def _stacked(values: Any) -> Any:
+    """Return what ``add`` takes for several steps as arrays with an axis of steps, or a dict of arrays."""
+    if isinstance(values, np.ndarray | CompressedArray):  # of the latter, parts are decoded
+        return values
+    if isinstance(values, Mapping):
+        return {key: _stacked(part) for key, part in values.items()}
+    steps = [*values]
+    if steps and isinstance(steps[0], Mapping):
+        return {key: np.stack([step[key] for step in steps]) for key in steps[0]}
+    return np.asarray(steps)
+
+
+def _n_steps(steps: Steps, infos: Sequence[Any] | None, timeouts: Any) -> int:
+    """Return the number of steps.
+
+    :raises ValueError: if the arguments have different ones
+    """
+    given = {**steps._asdict(), "infos": infos, "timeouts": timeouts}
+    lengths = {name: {*map(len, leaves(values))} for name, values in given.items() if values is not None}
+    if len(frozenset.union(*map(frozenset, lengths.values()))) > 1:
+        listed = {name: min(each) if len(each) == 1 else sorted(each) for name, each in lengths.items()}
+        raise ValueError(f"all arguments must have the same number of steps, got {listed}")
+    return len(steps.reward)

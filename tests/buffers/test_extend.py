@@ -1,0 +1,373 @@
+"""``extend`` adds the same transitions as a loop of ``add``, in every class, in memory and in folders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from buffer_pairs import REPLAY_PAIRS, SB3_OPTIMIZED
+from conftest import Stream
+from gymnasium import spaces
+from interrupts import bytecodes, evenly, interrupt
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
+from support import add_all, assert_same_batch, new_buffer, recorded, same_draws
+
+from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, MixedReplayBuffer, load_checkpoint
+from sb3_compressed.errors import CodecError, StorageError
+from sb3_compressed.samplers import PrioritizedSampler
+
+STREAMS = ("atari", "atari-single", "atari-channel-last", "cart", "discrete", "multi-binary", "multi-discrete")
+SPACE, BUTTONS = spaces.Box(0, 255, (4, 36, 36), np.uint8), spaces.Discrete(9)
+
+
+def stacked(transitions: Any) -> dict[str, Any]:
+    """Return the arguments of ``extend`` for transitions of a stream."""
+
+    def join(name: str) -> Any:
+        values = [getattr(transition, name) for transition in transitions]
+        if isinstance(values[0], dict):
+            return {key: np.stack([each[key] for each in values]) for key in values[0]}
+        return np.stack(values)
+
+    names = {"obs": "obs", "next_obs": "next_obs", "action": "action", "reward": "reward", "done": "done"}
+    return {**{name: join(field) for name, field in names.items()}, "infos": [each.infos for each in transitions]}
+
+
+def extend_all(buffer: Any, transitions: Any, lengths: tuple[int, ...] = (1, 2, 40, 3, 100)) -> None:
+    """Extend a buffer by transitions in pieces of these lengths, then by the rest at once."""
+    first = 0
+    for length in (*lengths, len(transitions)):
+        if part := transitions[first : first + length]:
+            buffer.extend(**stacked(part))
+        first += length
+
+
+def steps(n: int, n_envs: int = 1, start: int = 0) -> dict[str, Any]:
+    """Return the arguments of ``extend`` for stacks of frames that are numbered in their pixels."""
+    frames = np.arange(start, start + n + 4)[:, np.newaxis] + 50 * np.arange(n_envs)
+    frames = (frames % 251).astype(np.uint8)
+    frames = np.broadcast_to(frames[..., np.newaxis, np.newaxis], (n + 4, n_envs, 36, 36))
+    stacks = np.stack([frames[each : n + 1 + each] for each in range(4)], axis=2)
+    numbers = np.arange(start, start + n, dtype=np.float32)
+    rewards = np.repeat(numbers[:, np.newaxis], n_envs, axis=1)
+    return {
+        "obs": stacks[:-1], "next_obs": stacks[1:], "action": rewards % 9, "reward": rewards,
+        "done": rewards % 7 == 6, "timeouts": rewards % 14 == 13,
+    }  # fmt: skip
+
+
+def add_step(buffer: Any, given: dict[str, Any], step: int) -> None:
+    """Add one of the steps by ``add``."""
+    infos = [{"TimeLimit.truncated": bool(each)} for each in given["timeouts"][step]]
+    buffer.add(*[given[name][step] for name in ("obs", "next_obs", "action", "reward", "done")], infos)
+
+
+def contents(buffer: Any) -> dict[str, NDArray[Any]]:
+    names = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+    return {name: np.array(getattr(buffer, name)) for name in names if hasattr(buffer, name)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "options"),
+    [
+        *[("replay", name, {}) for name in STREAMS],
+        *[("replay", name, SB3_OPTIMIZED) for name in STREAMS],
+        ("replay", "atari", {"compression_method": "zstd3"}),
+        ("n-step", "atari", {}),
+        ("n-step", "cart", {}),
+        ("dict", "console", {}),
+        ("dict", "console", {"compression_method": "zstd3"}),
+        ("her", "bits", {}),
+        ("her", "goal-bits", {}),
+    ],
+)
+def test_batches_equal_sb3s(kind: str, name: str, options: dict[str, Any]) -> None:
+    compressed, parent = REPLAY_PAIRS[kind]
+    stream = recorded(name)
+    theirs = options if options is SB3_OPTIMIZED else {}
+    ours, expected = new_buffer(compressed, stream, 70, **options), new_buffer(parent, stream, 70, **theirs)
+    extend_all(ours, stream[-1])
+    add_all(stream[-1], expected)
+    assert (ours.pos, ours.full, ours.size()) == (expected.pos, expected.full, expected.size())
+    for seed in range(5):
+        assert_same_batch(*same_draws(*[partial(each.sample, 64) for each in (ours, expected)], seed=seed))
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"optimize_memory_usage": True}, {"frame_stack": 4}, {"num_threads": 1}])
+@pytest.mark.parametrize("size", [1, 2, 17, 64, 500])
+def test_extend_equals_a_loop_of_add(n_envs: int, options: dict[str, Any], size: int) -> None:
+    ours = CompressedReplayBuffer(size * n_envs, SPACE, BUTTONS, "cpu", n_envs=n_envs, **options)
+    looped = CompressedReplayBuffer(size * n_envs, SPACE, BUTTONS, "cpu", n_envs=n_envs, **options)
+    for start, n in ((0, 5), (5, 130), (135, 1), (136, 66)):
+        given = steps(n, n_envs, start)
+        ours.extend(**given)
+        for step in range(n):
+            add_step(looped, given, step)
+        assert (ours.pos, ours.full) == (looped.pos, looped.full)
+        for name, values in contents(looped).items():
+            np.testing.assert_array_equal(contents(ours)[name], values, name)
+
+
+def test_copies_and_other_memory_layouts_are_stored_alike() -> None:
+    """Observations may share memory with the next ones, be copies, or be channel-last in memory."""
+    given = steps(60, 2)
+    layouts = [given, {**given, "next_obs": given["next_obs"].copy()}]
+    last = {
+        name: np.moveaxis(np.ascontiguousarray(np.moveaxis(given[name], 2, -1)), -1, 2) for name in ("obs", "next_obs")
+    }
+    layouts += [{**given, **last}, {**given, "next_obs": last["next_obs"]}]
+    layouts += [{**given, "obs": np.repeat(given["obs"], 2, axis=-1)[..., ::2]}]
+    buffers = [CompressedReplayBuffer(200, SPACE, BUTTONS, "cpu", n_envs=2) for _ in layouts]
+    for buffer, arguments in zip(buffers, layouts, strict=True):
+        for part in (slice(0, 20), slice(20, 60)):
+            buffer.extend(**{name: values[part] for name, values in arguments.items()})
+        np.testing.assert_array_equal(buffer.observations[:50], given["obs"][:50])
+        np.testing.assert_array_equal(buffer.next_observations[:50], given["next_obs"][:50])
+        assert buffer.observations_nbytes < 0.05 * buffer.raw_observations_nbytes
+
+
+def test_sequences_are_accepted_as_by_sb3() -> None:
+    given = steps(20)
+    timeouts = given.pop("timeouts")
+    infos = [[{"TimeLimit.truncated": each}] for each in timeouts[:, 0]]
+    buffers = [cls(50, SPACE, BUTTONS, "cpu") for cls in (CompressedReplayBuffer, ReplayBuffer)]
+    for buffer in buffers:
+        buffer.extend(*[[*values] for values in given.values()], infos)
+    for name, values in contents(buffers[1]).items():
+        np.testing.assert_array_equal(contents(buffers[0])[name], values)
+
+
+def test_payloads_are_as_small_as_after_a_loop(stream: Stream) -> None:
+    """The codec is trained in time, although all frames come at once."""
+    options: dict[str, Any] = {"num_threads": 1}
+    extended, looped = (new_buffer(CompressedReplayBuffer, stream, 2000, **options) for _ in range(2))
+    extended.extend(**stacked(stream[-1]))
+    add_all(stream[-1], looped)
+    assert extended.observations_nbytes < 1.3 * looped.observations_nbytes
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "word"),
+    [
+        ({"reward": np.zeros((19, 1))}, ValueError, "same number of steps"),
+        ({"obs": np.zeros((20, 1, 4, 36, 37), np.uint8)}, ValueError, "obs"),
+        ({"next_obs": np.full((20, 1, 4, 36, 36), 0.5)}, ValueError, "next_obs"),
+        ({"action": np.zeros((20, 2))}, ValueError, "action"),
+        ({"reward": np.zeros((20, 2))}, ValueError, "reward"),
+        ({"obs": {}}, TypeError, "obs"),
+        ({"done": np.array([["no"]] * 20)}, TypeError, "done"),
+        ({"timeouts": None}, ValueError, "timeouts"),
+        ({"timeouts": np.zeros((20, 1))}, TypeError, "timeouts"),
+        ({"timeouts": np.zeros((20, 2), np.bool_)}, ValueError, "timeouts"),
+        ({"infos": [[{}]] * 20}, ValueError, "not both"),
+        ({"timeouts": None, "infos": [[{}]] * 19}, ValueError, "same number of steps"),
+        ({"timeouts": None, "infos": [[{}, {}]] * 20}, ValueError, "infos"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_add_nothing(change: dict[str, Any], error: type[Exception], word: str, tmp_path: Path) -> None:
+    all_options: list[dict[str, Any]] = [{}, {"storage": tmp_path / "buffer"}]
+    for options in all_options:
+        buffer = CompressedReplayBuffer(50, SPACE, BUTTONS, "cpu", **options)
+        buffer.extend(**steps(5))
+        before = contents(buffer)
+        with pytest.raises(error, match=word):
+            buffer.extend(**{**steps(20), **change})
+        assert buffer.pos == 5
+        for name, values in contents(buffer).items():
+            np.testing.assert_array_equal(values, before[name])
+        buffer.extend(**steps(20))
+        assert buffer.pos == 25
+
+
+def test_one_wrong_value_among_converted_steps_adds_nothing() -> None:
+    buffer = CompressedReplayBuffer(50, SPACE, BUTTONS, "cpu")
+    given = steps(20)
+    converted = given["obs"].astype(np.float64)
+    buffer.extend(**{**given, "obs": converted})
+    np.testing.assert_array_equal(buffer.observations[:20], given["obs"])
+    converted[15, 0, 2, 3, 4] = np.nan
+    with pytest.raises(ValueError, match="obs"):
+        buffer.extend(**{**given, "obs": converted})
+    assert buffer.pos == 20
+
+
+def test_no_steps_add_nothing() -> None:
+    buffer = CompressedReplayBuffer(50, SPACE, BUTTONS, "cpu")
+    buffer.extend(**steps(0))
+    buffer.extend([], [], [], [], [], [])
+    assert buffer.size() == 0
+
+
+def test_time_limits_are_needed_only_where_they_are_stored() -> None:
+    given = steps(20)
+    del given["timeouts"]
+    buffer = CompressedReplayBuffer(50, SPACE, BUTTONS, "cpu", handle_timeout_termination=False)
+    buffer.extend(**given)
+    assert buffer.pos == 20
+
+
+def test_a_subclass_that_overrides_add_gets_every_step() -> None:
+    class Scaled(CompressedReplayBuffer):
+        def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+            super().add(obs, next_obs, action, 0.5 * reward, done, infos)
+
+    buffer = Scaled(50, SPACE, BUTTONS, "cpu")
+    buffer.extend(**steps(20))
+    np.testing.assert_array_equal(buffer.rewards[:20, 0], 0.5 * np.arange(20))
+
+
+def test_a_sampler_has_the_same_priorities_as_after_a_loop() -> None:
+    buffers = [CompressedReplayBuffer(30, SPACE, BUTTONS, "cpu", sampler=PrioritizedSampler()) for _ in range(2)]
+    for start in range(0, 60, 20):
+        given = steps(20, start=start)
+        buffers[0].extend(**given)
+        for step in range(20):
+            add_step(buffers[1], given, step)
+        batches = same_draws(*[partial(buffer.sample, 16) for buffer in buffers], seed=start)
+        assert_same_batch(*batches)
+        for buffer, batch in zip(buffers, batches, strict=True):
+            buffer.update_priorities(batch.indices, np.linspace(0.1, 3, 16))
+
+
+def test_a_mixed_buffer_extends_the_online_one() -> None:
+    online, other = (CompressedReplayBuffer(50, SPACE, BUTTONS, "cpu") for _ in range(2))
+    MixedReplayBuffer.from_buffers([online, other], weights=[1, 1]).extend(**steps(20))
+    assert (online.pos, other.pos) == (20, 0)
+
+
+def test_hindsight_replay_needs_the_info_dicts_that_it_copies() -> None:
+    goals = recorded("bits")
+    buffer = new_buffer(CompressedHerReplayBuffer, goals, 50, copy_info_dict=True)
+    given = stacked(goals[-1][:10])
+    infos = given.pop("infos")
+    with pytest.raises(ValueError, match="infos"):
+        buffer.extend(**given, timeouts=np.zeros((10, buffer.n_envs), np.bool_))
+    buffer.extend(**given, infos=infos)
+    assert buffer.pos == 10
+
+
+@pytest.mark.parametrize("size", [1, 2, 50])
+def test_a_folder_contains_what_was_extended(size: int, tmp_path: Path) -> None:
+    buffer = CompressedReplayBuffer(size, SPACE, BUTTONS, "cpu", storage=tmp_path / "buffer")
+    expected = CompressedReplayBuffer(size, SPACE, BUTTONS, "cpu")
+    for start in (0, 30):
+        buffer.extend(**steps(30, start=start))
+        expected.extend(**steps(30, start=start))
+    buffer.extend(**steps(80, start=60))
+    expected.extend(**steps(80, start=60))
+    buffer.close()
+    loaded = load_checkpoint(tmp_path / "buffer")
+    assert (loaded.pos, loaded.full) == (expected.pos, expected.full)
+    for name, values in contents(expected).items():
+        np.testing.assert_array_equal(contents(loaded)[name], values)
+
+
+def test_extend_in_a_joint_commit_belongs_to_it(tmp_path: Path) -> None:
+    buffer = CompressedReplayBuffer(200, SPACE, BUTTONS, "cpu", storage=tmp_path / "buffer")
+    with buffer.joint_commit(45):
+        buffer.extend(**steps(20))
+        buffer.extend(**steps(20, start=20))
+        assert load_checkpoint(tmp_path / "buffer", follow=True).size() == 0
+        with pytest.raises(StorageError, match="more steps"):
+            buffer.extend(**steps(10, start=40))
+        buffer.extend(**steps(5, start=40))
+    buffer.close()
+    np.testing.assert_array_equal(load_checkpoint(tmp_path / "buffer").rewards[:45, 0], np.arange(45))
+
+
+def test_a_closed_folder_refuses(tmp_path: Path) -> None:
+    buffer = CompressedReplayBuffer(50, SPACE, BUTTONS, "cpu", storage=tmp_path / "buffer")
+    buffer.close()
+    with pytest.raises(StorageError, match="closed"):
+        buffer.extend(**steps(20))
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.002, 0.01, 0.03])
+def test_a_killed_process_leaves_all_steps_of_a_call_or_none(delay: float, tmp_path: Path) -> None:
+    program = """
+        import sys
+        from test_extend import BUTTONS, SPACE, steps
+        from sb3_compressed import CompressedReplayBuffer
+        buffer = CompressedReplayBuffer(1000, SPACE, BUTTONS, "cpu", storage=sys.argv[1])
+        print("ready", flush=True)
+        start = 0
+        while True:
+            buffer.extend(**steps(97, start=start))
+            start += 97
+    """
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "buffer")]
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            process.wait(delay)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+    loaded = load_checkpoint(tmp_path / "buffer")
+    if not loaded.full:
+        assert loaded.pos % 97 == 0
+    rewards = loaded.rewards[: loaded.size(), 0]
+    for row, number in enumerate(rewards.tolist()):
+        expected = steps(1, start=int(number))
+        np.testing.assert_array_equal(loaded.observations[row], expected["obs"][0])
+        np.testing.assert_array_equal(loaded.next_observations[row], expected["next_obs"][0])
+    newest = np.roll(rewards, -loaded.pos) if loaded.full else rewards
+    np.testing.assert_array_equal(np.diff(newest), 1)
+
+
+def test_an_interrupt_leaves_whole_transitions() -> None:
+    """Each row has the content of one transition, whether it was added or not, and the same call can be repeated."""
+
+    def with_some_rows() -> CompressedReplayBuffer:
+        buffer = CompressedReplayBuffer(40, SPACE, BUTTONS, "cpu", frame_stack=4)
+        buffer.extend(**steps(60))
+        return buffer
+
+    buffer = with_some_rows()
+    found = bytecodes(lambda: buffer.extend(**steps(30, start=60)))
+    assert len(found) > 300
+    for at in evenly(found, 150):
+        buffer = with_some_rows()
+        interrupt(lambda: buffer.extend(**steps(30, start=60)), at)  # noqa: B023  # it is called at once
+        for row, number in enumerate(buffer.rewards[:, 0].tolist()):
+            expected = steps(1, start=int(number))
+            np.testing.assert_array_equal(buffer.observations[row], expected["obs"][0])
+            np.testing.assert_array_equal(buffer.next_observations[row], expected["next_obs"][0])
+            assert buffer.actions[row, 0, 0] == number % 9
+            assert buffer.timeouts[row, 0] == (number % 14 == 13)
+        assert buffer.pos in (20, 0, 10)  # before, at the end of the ring, and after 30 steps
+        buffer.extend(**steps(30, start=200))
+
+
+def test_steps_before_an_error_of_a_codec_stay() -> None:
+    from sb3_compressed.codecs.zstd import Zstd
+
+    class Failing(Zstd):
+        n_left = 110
+
+        def encode(self, frames: NDArray[Any]) -> list[bytes]:
+            if type(self).n_left < len(frames):
+                raise CodecError("it fails")
+            type(self).n_left -= len(frames)
+            return super().encode(frames)
+
+    buffer = CompressedReplayBuffer(500, SPACE, BUTTONS, "cpu", compression_method=Failing(3), frame_stack=4)
+    with pytest.raises(CodecError, match="it fails"):
+        buffer.extend(**steps(200))
+    assert buffer.pos == 96
+    np.testing.assert_array_equal(buffer.rewards[:96, 0], np.arange(96))
+    np.testing.assert_array_equal(buffer.observations[:96], steps(96)["obs"])
