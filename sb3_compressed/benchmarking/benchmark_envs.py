@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
+from contextlib import closing
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -46,19 +48,34 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
         env = (make_atari_env if atari else make_vec_env)(env_id, n_envs=n_envs, seed=0)
     except gym.error.DependencyNotInstalled as error:  # the message has the pip command
         raise ImportError(f"{env_id}: {error}") from error
+    except TypeError:
+        with closing(gym.make(env_id)) as single:
+            _require_arrays(env_id, single.observation_space)  # SB3 cannot batch observations without a shape
+        raise
     except NotImplementedError as error:  # nested spaces
         raise ValueError(f"{env_id} is not supported by SB3's buffers: {error}") from error
     except (AttributeError, AssertionError) as error:
         if not atari:
             raise
         raise ValueError(f"SB3's Atari preprocessing does not support {env_id}: {error}") from error
-    if not all(isinstance(space, ARRAY_SPACES) for space in space_parts(env.observation_space).values()):
+    try:
+        _require_arrays(env_id, env.observation_space)
+    except ValueError:
         env.close()
-        raise ValueError(
-            f"SB3's buffers do not support the observation space of {env_id}, {env.observation_space}: it must be an "
-            "array or a Dict of arrays"
-        )
+        raise
     return env
+
+
+def _require_arrays(env_id: str, space: spaces.Space[Any]) -> None:
+    """Raise if observations are neither arrays nor a dict of arrays.
+
+    :raises ValueError: then
+    """
+    if not all(isinstance(part, ARRAY_SPACES) for part in space_parts(space).values()):
+        raise ValueError(
+            f"SB3's buffers do not support the observation space of {env_id}, {space}: it must be an array or a Dict "
+            "of arrays"
+        )
 
 
 def wrap_as_sb3(env: VecEnv, n_stack: int) -> VecEnv:
@@ -93,7 +110,8 @@ def _spec(env_id: str) -> Any:
         names = {name.lower(): name for name in gym.registry}
         similar = [names[name] for name in difflib.get_close_matches(env_id.lower(), names, n=5, cutoff=0.7)]
         package = re.split(r"[^a-z0-9_]", env_id.lower())[0]
-        if not module and package and find_spec(package):  # which registers its environments when it is imported
+        # A module that registers its environments when it is imported.
+        if not module and package and package not in sys.stdlib_module_names and find_spec(package):
             similar = [f"{package}:{env_id}"]
         advice = f"did you mean {' or '.join(similar)}?" if similar else str(error)
         missing = "" if find_spec("ale_py") else f" For ALE games: {install_command('atari')}."

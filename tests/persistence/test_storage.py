@@ -279,3 +279,12 @@ def test_buffer_in_a_folder_can_be_larger_than_the_memory(tmp_path: Path) -> Non
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY, (
         "the limit applied to the other process only"
     )
+
+
+def test_the_error_for_another_codec_names_both(tmp_path: Path) -> None:
+    space = spaces.Box(0, 255, (2, 36, 36), np.uint8)
+    CompressedReplayBuffer(20, space, spaces.Discrete(2), storage=tmp_path).close()
+    with pytest.raises(StorageError, match=r"codec delta as uint8 in the folder .* codec zstd as uint8 here"):
+        CompressedReplayBuffer(
+            20, space, spaces.Discrete(2), storage=tmp_path, storage_mode="resume", compression_method="zstd3"
+        )
