@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTranspose
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.common.threads import PoolTask
 
 gym.register_envs(ale_py)
 
@@ -237,3 +239,11 @@ def batch_at(buffer: Any, rows: Any, envs: Any, env: Any = None) -> Any:
     """Return the batch that a buffer's ``_get_samples`` creates for chosen rows and environments."""
     with draws_replaced(randint=lambda *args, **kwargs: envs):
         return buffer._get_samples(rows, env=env)
+
+
+def wait_until_complete(task: PoolTask[Any]) -> None:
+    """Wait until a thread of the pool has run a task, but do not run it here."""
+    deadline = time.monotonic() + 30
+    while not task.is_complete:
+        assert time.monotonic() < deadline, "no thread has run it"
+        time.sleep(0.0001)

@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable
 from itertools import pairwise
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from sb3_compressed.common.thread_pool import ThreadPool
@@ -31,6 +31,8 @@ __all__ = ["BackgroundTask", "PoolTask", "default_num_threads", "in_chunks", "va
 MAX_DEFAULT_THREADS = 4
 #: By how much the priority of background tasks is lower than that of other threads, so that these get the cores first.
 NICENESS = 5
+#: Seconds after which a thread that waits for a task looks again, where several wait for the same one.
+WAIT_SECONDS = 0.05
 
 _pool: ThreadPool | None = None
 
@@ -146,13 +148,11 @@ class PoolTask(Generic[Result]):
         self.result: Result | None = None
         self._is_claimed = False
         self._is_in_pool = False  # whether a thread of the pool has claimed it
-        self._done = threading.Event()
+        #: Whether it has run.
+        self.is_complete = False
+        # Not an event, whose lock is written in Python: an interrupt may leave it acquired for ever.
+        self._completion: SimpleQueue[None] = SimpleQueue()
         self._error: Exception | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether it has run."""
-        return self._done.is_set()
 
     def start(self) -> None:
         """Let the pool run it."""
@@ -167,7 +167,7 @@ class PoolTask(Generic[Result]):
                 self._is_claimed = False
                 raise
         else:
-            self._done.wait()
+            self._wait_for_pool()
         if self._error is not None:
             raise self._error
 
@@ -178,7 +178,13 @@ class PoolTask(Generic[Result]):
         """
         self.cancel()
         if self._is_in_pool:  # an earlier call may have claimed it as well, before Ctrl-C
-            self._done.wait()
+            self._wait_for_pool()
+
+    def _wait_for_pool(self) -> None:
+        """Wait until a thread of the pool has run it."""
+        while not self.is_complete:
+            with contextlib.suppress(Empty):  # another thread that waits may have taken the item
+                self._completion.get(timeout=WAIT_SECONDS)
 
     def cancel(self) -> None:
         """Do not run it, unless it has started; :meth:`wait` may not be called any more."""
@@ -208,7 +214,8 @@ class PoolTask(Generic[Result]):
                 self.result = work()
             except Exception as error:
                 self._error = error
-        self._done.set()
+        self.is_complete = True
+        self._completion.put(None)
         self._work = None  # the pool's queue may keep a reference to this object for long; see _submit
 
 
@@ -289,7 +296,7 @@ def _before_fork() -> None:
         _latest_task.join()
     _claims.acquire()
     for task in [*_running_tasks]:
-        task._done.wait()
+        task._wait_for_pool()
 
 
 def _after_fork_in_parent() -> None:

@@ -22,7 +22,7 @@ from interrupts import bytecodes, evenly, interrupt
 from numbered import DICTS, IMAGES, stack
 from programs import run
 from stable_baselines3.common.buffers import RolloutBuffer
-from support import assert_same_batch, same_draws
+from support import assert_same_batch, same_draws, wait_until_complete
 
 from sb3_compressed import CompressedRolloutBuffer, CorruptPayload, buffer_statistics
 from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED
@@ -50,7 +50,7 @@ def n_ready(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     def started(self: BatchAhead, *arguments: Any) -> None:
         start(self, *arguments)
         assert self._task is not None
-        assert self._task._done.wait(30)
+        wait_until_complete(self._task)
 
     def counted(batch: ObservationBatch) -> None:
         nonlocal ready

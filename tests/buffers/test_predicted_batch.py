@@ -23,7 +23,7 @@ from gymnasium import spaces
 from interrupts import bytecodes, interrupt
 from numbered import COUNTER, DICTS, IMAGES, add_steps, assert_true
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
-from support import ImageEnv, assert_same_batch, same_draws
+from support import ImageEnv, assert_same_batch, same_draws, wait_until_complete
 
 import sb3_compressed
 from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, CorruptPayload, buffer_statistics
@@ -70,7 +70,7 @@ def n_ready(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     def predicted(self: PredictedBatch, *arguments: Any) -> None:
         predict(self, *arguments)
         if self._task is not None:
-            assert self._task._done.wait(30)
+            wait_until_complete(self._task)
 
     def counted(batch: ObservationBatch) -> None:
         nonlocal ready

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -541,8 +542,8 @@ assert len(done) == 8
 def test_a_task_that_was_interrupted_after_it_had_run_does_not_end_a_thread_of_the_pool(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Interrupting(threading.Event):
-        def set(self) -> None:
+    class Interrupting(SimpleQueue[None]):
+        def put(self, item: None, block: bool = True, timeout: float | None = None) -> None:
             monkeypatch.undo()
             raise KeyboardInterrupt
 
@@ -554,8 +555,49 @@ def test_a_task_that_was_interrupted_after_it_had_run_does_not_end_a_thread_of_t
 
     task = PoolTask(work)
     with monkeypatch.context() as patch:
-        patch.setattr(task, "_done", Interrupting())
+        patch.setattr(task, "_completion", Interrupting())
         with pytest.raises(KeyboardInterrupt):
             task.wait()
     task.wait()
     assert n_runs in (1, 2)
+
+
+def test_an_interrupt_while_a_task_is_waited_for_locks_nothing() -> None:
+    """Ctrl-C comes after each function of the standard library that a wait calls has returned."""
+    code = """
+import faulthandler, sys, time
+from sb3_compressed.common.threads import PoolTask
+
+faulthandler.dump_traceback_later(60, exit=True)
+n = 0
+
+def interrupted_at(position, task, wait):
+    n_seen = 0
+    def trace(frame, event, argument):
+        nonlocal n_seen
+        if event == "return" and frame.f_code.co_filename.endswith(("threading.py", "queue.py")):
+            n_seen += 1
+            if n_seen == position:
+                raise KeyboardInterrupt
+        return trace
+    sys.settrace(trace)
+    try:
+        wait()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+for name in ("end", "wait"):
+    for position in range(1, 20):
+        task = PoolTask(lambda: time.sleep(0.01))
+        task.start()
+        while not task._is_in_pool:
+            time.sleep(0.0001)
+        interrupted_at(position, task, getattr(task, name))
+        getattr(task, name)()
+        assert task.is_complete
+print("complete")
+"""
+    assert run(code) == "complete\n"

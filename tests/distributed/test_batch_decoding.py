@@ -10,6 +10,7 @@ import pytest
 import ray
 from drawn_examples import FACTOR
 from interrupts import bytecodes, evenly, interrupt
+from support import wait_until_complete
 
 from distributed.buffers import add_rows, assert_true, new_buffer, pipeline_of, refreshed
 from sb3_compressed import CorruptPayload
@@ -63,7 +64,7 @@ def in_time(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     def started(self: BatchDecoder, parts: list[Part]) -> None:
         start(self, parts)
         assert self._ahead is not None
-        assert self._ahead[1]._done.wait(30)
+        wait_until_complete(self._ahead[1])
 
     def counted(self: BatchDecoder, parts: list[Part]) -> Any:
         are_ahead.append(threading.current_thread() is not threading.main_thread())
