@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-__all__ = ["ThreadPool"]
+__all__ = ["ThreadPool", "start_thread"]
 
 Task = Callable[[], None]
 
@@ -44,7 +45,7 @@ class ThreadPool:
             if len(self._threads) < self._max_threads:
                 thread = threading.Thread(target=self._run, name="sb3-compressed", daemon=True)
                 self._threads.append(thread)
-                thread.start()
+                start_thread(thread)
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
@@ -58,3 +59,26 @@ class ThreadPool:
         for thread in self._threads:
             with contextlib.suppress(RuntimeError):  # it was never started, or does not exist in this forked process
                 thread.join()
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread, which Ctrl-C cannot leave locked.
+
+    ``Thread.start`` waits for the new thread with a lock that is written in Python: an interrupt may leave it acquired,
+    and then the new thread waits forever. Interrupts only reach the main thread, so another one calls it.
+
+    :raises RuntimeError: if it cannot be started
+    """
+    errors: SimpleQueue[RuntimeError | None] = SimpleQueue()
+
+    def start() -> None:
+        try:
+            thread.start()
+        except RuntimeError as error:
+            errors.put(error)
+        else:
+            errors.put(None)
+
+    _thread.start_new_thread(start, ())
+    if (error := errors.get()) is not None:
+        raise error

@@ -23,7 +23,7 @@ from itertools import pairwise
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from sb3_compressed.common.thread_pool import ThreadPool
+from sb3_compressed.common.thread_pool import ThreadPool, start_thread
 
 __all__ = ["BackgroundTask", "PoolTask", "default_num_threads", "in_chunks", "validate_num_threads"]
 
@@ -239,7 +239,7 @@ class BackgroundTask(Generic[Result]):
         self._thread = _TaskThread(target=self._run, args=(_latest_task,), name="sb3-compressed-background")
         if threading.main_thread().is_alive():  # during interpreter shutdown, threads start but are not waited for
             with contextlib.suppress(RuntimeError):  # "can't start new thread"
-                self._thread.start()
+                start_thread(self._thread)
                 _latest_task = self._thread
 
     @property

@@ -562,16 +562,15 @@ def test_a_task_that_was_interrupted_after_it_had_run_does_not_end_a_thread_of_t
     assert n_runs in (1, 2)
 
 
-def test_an_interrupt_while_a_task_is_waited_for_locks_nothing() -> None:
-    """Ctrl-C comes after each function of the standard library that a wait calls has returned."""
-    code = """
+#: The beginning of a program: Ctrl-C comes after a function of the standard library that a call uses has returned.
+INTERRUPTING = """
 import faulthandler, sys, time
-from sb3_compressed.common.threads import PoolTask
+from sb3_compressed.common import threads
+from sb3_compressed.common.threads import BackgroundTask, PoolTask
 
 faulthandler.dump_traceback_later(60, exit=True)
-n = 0
 
-def interrupted_at(position, task, wait):
+def interrupted_at(position, call):
     n_seen = 0
     def trace(frame, event, argument):
         nonlocal n_seen
@@ -582,22 +581,44 @@ def interrupted_at(position, task, wait):
         return trace
     sys.settrace(trace)
     try:
-        wait()
+        call()
     except KeyboardInterrupt:
-        return True
+        pass
     finally:
         sys.settrace(None)
-    return False
+"""
 
+
+def test_an_interrupt_while_a_task_is_waited_for_locks_nothing() -> None:
+    code = """
 for name in ("end", "wait"):
     for position in range(1, 20):
         task = PoolTask(lambda: time.sleep(0.01))
         task.start()
         while not task._is_in_pool:
             time.sleep(0.0001)
-        interrupted_at(position, task, getattr(task, name))
+        interrupted_at(position, lambda: getattr(task, name)())
         getattr(task, name)()
         assert task.is_complete
 print("complete")
 """
-    assert run(code) == "complete\n"
+    assert run(INTERRUPTING + code) == "complete\n"
+
+
+def test_an_interrupt_while_a_thread_is_started_locks_nothing() -> None:
+    """Neither later tasks nor the exit of the interpreter wait for a thread that cannot begin."""
+    code = """
+for position in range(1, 60):
+    threads._discard_pool()
+    task = PoolTask(lambda: 1)
+    interrupted_at(position, task.start)
+    task.wait()
+    later = PoolTask(lambda: time.sleep(0.001))
+    later.start()
+    later.wait()
+for position in range(1, 60):
+    interrupted_at(position, lambda: BackgroundTask(lambda: 1))
+    assert BackgroundTask(lambda: 2).result() == 2
+print("complete")
+"""
+    assert run(INTERRUPTING + code) == "complete\n"
