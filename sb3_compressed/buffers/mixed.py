@@ -160,14 +160,9 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     def _mix(self, sources: Sequence[_Source], weights: Sequence[float], prefetch: int) -> None:
         buffers = [source.buffer for source in sources]
         _validate_buffers(buffers)
-        relative = np.array([*weights], dtype=np.float64)
-        if relative.shape != (len(buffers),) or not np.isfinite(relative).all() or (relative < 0).any():
-            raise ValueError(f"weights must be {len(buffers)} numbers that are not negative, got {weights}")
-        if not relative.any():
-            raise ValueError(f"at least one weight must be positive, got {weights}")
         validate_integer("prefetch", prefetch, 0)
         self._sources = [*sources]
-        self._weights = relative / relative.sum()
+        self._weights = _normalized(weights, len(buffers))
         self._prefetcher = Prefetcher(prefetch) if prefetch else None
         self._batch_pool = BatchPool(2 + prefetch)
         self.device = buffers[0].device
@@ -181,9 +176,20 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """The part of each batch that is from each buffer; the sum is 1."""
+        """The part of each batch that is from each buffer; the sum is 1.
+
+        Others can be assigned during a training, for example from a callback, relative to their sum. They apply from
+        the next batch on.
+
+        :raises ValueError: if they are not one number for each buffer, negative, or all 0
+        """
         weights: NDArray[np.float64] = self._weights.copy()
         return weights
+
+    @weights.setter
+    def weights(self, weights: Sequence[float] | NDArray[np.float64]) -> None:
+        self._weights = _normalized(weights, len(self._sources))
+        self.discard_prefetched()
 
     @property
     def online(self) -> ReplayBuffer:
@@ -492,6 +498,20 @@ def _open(folder: Path, online: ReplayBuffer, options: dict[str, Any]) -> Replay
 
 def _sequence(demonstrations: Any) -> Sequence[Any]:
     return demonstrations if isinstance(demonstrations, list | tuple) else [demonstrations]
+
+
+def _normalized(weights: Sequence[float] | NDArray[np.float64], n_buffers: int) -> NDArray[np.float64]:
+    """Return the weights of some buffers with the sum 1.
+
+    :raises ValueError: if they are not one number for each buffer, negative, or all 0
+    """
+    relative = np.array([*weights], dtype=np.float64)
+    if relative.shape != (n_buffers,) or not np.isfinite(relative).all() or (relative < 0).any():
+        raise ValueError(f"weights must be {n_buffers} numbers that are not negative, got {weights}")
+    if not relative.any():
+        raise ValueError(f"at least one weight must be positive, got {weights}")
+    normalized: NDArray[np.float64] = relative / relative.sum()
+    return normalized
 
 
 def _validate_buffers(buffers: Sequence[ReplayBuffer]) -> None:

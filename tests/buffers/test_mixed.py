@@ -92,6 +92,20 @@ def test_batches_are_rows_of_all_buffers(cls: Any, prefetch: int) -> None:
     assert batch._fields[: len(batch._fields) - 1] == type(buffer.online.sample(1))._fields
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_weights_that_are_assigned_apply_from_the_next_batch_on(prefetch: int) -> None:
+    buffer = mixed(prefetch=prefetch)
+    for weights, counts in (([1, 1], [16, 16]), (np.array([3, 1]), [24, 8]), ([0, 5], [0, 32]), ([1, 0], [32])):
+        buffer.weights = weights
+        np.testing.assert_allclose(buffer.weights, np.array(weights) / np.sum(weights))
+        assert np.bincount(buffer.sample(32).sources).tolist() == counts
+    for wrong in ([1], [1, 2, 3], [1, -1], [0, 0], [1, np.nan]):
+        with pytest.raises(ValueError, match="weight"):
+            buffer.weights = wrong
+    assert buffer.weights.tolist() == [1, 0]
+    assert pickle.loads(pickle.dumps(buffer)).weights.tolist() == [1, 0]
+
+
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_number_of_rows_is_exact_on_average_and_within_one(prefetch: int) -> None:
     weights = np.array([0.42, 0.35, 0.23])
