@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ __all__ = ["export_dopamine"]
 
 #: The arrays of a checkpoint with one element for each row.
 COLUMNS = {"observation": np.uint8, "action": np.int32, "reward": np.float32, "terminal": np.uint8}
+#: The names of all files of checkpoints.
+CHECKPOINTS = "*_ckpt.*.gz"
 #: Steps that are decoded at a time.
 CHUNK_SIZE = 512
 
@@ -42,7 +44,7 @@ def export_dopamine(buffer: ReplayBuffer, folder: str | PathLike[str], *, progre
     :param folder: a folder without checkpoints; it is created if necessary
     :param progress_bar: whether to show a progress bar
     :return: the numbers of the checkpoints
-    :raises StorageError: if the folder contains checkpoints already
+    :raises StorageError: if the folder contains checkpoints already; nothing is left of an export that fails
     :raises ValueError: if the buffer is empty, has other spaces, or its observations are not stacks of consecutive
         frames with zeros before the first one of an episode, which ``VecFrameStack`` creates
     """
@@ -54,9 +56,23 @@ def export_dopamine(buffer: ReplayBuffer, folder: str | PathLike[str], *, progre
         raise ValueError(f"Dopamine's format contains discrete actions, got {buffer.action_space}")
     if not buffer.size():
         raise ValueError("cannot export an empty buffer; add transitions first")
+    is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
-    if found := next(path.glob("*_ckpt.*.gz"), None):
+    if found := next(path.glob(CHECKPOINTS), None):
         raise StorageError(f"{path} contains checkpoints already, such as {found.name}")
+    try:
+        return _write_checkpoints(buffer, path, progress_bar=progress_bar)
+    except BaseException:  # a part of the checkpoints would pass for all, and prevent the next attempt
+        for file in path.glob(CHECKPOINTS):
+            file.unlink(missing_ok=True)
+        if is_new:
+            with suppress(OSError):  # something else is in it by now
+                path.rmdir()
+        raise
+
+
+def _write_checkpoints(buffer: ReplayBuffer, path: Path, *, progress_bar: bool) -> list[int]:
+    """Write the checkpoints of a buffer to a folder without any, and return their numbers."""
     add_count, numbers = 0, []
     with shown_progress(buffer.size() * buffer.n_envs, "exporting", is_shown=progress_bar) as advance:
         for number, run in enumerate(_runs(buffer)):

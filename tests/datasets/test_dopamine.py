@@ -339,6 +339,25 @@ def test_channel_last_observations_are_exported(stream: Stream, tmp_path: Path) 
         np.testing.assert_array_equal(np.moveaxis(ours.observations[:n], 1, -1), theirs.observations[:n])
 
 
+def test_nothing_is_left_of_an_export_that_fails(tmp_path: Path) -> None:
+    """The second environment has observations that the format cannot contain, when the first one is written."""
+    space = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+    buffer = CompressedReplayBuffer(80, space, spaces.Discrete(9), "cpu", n_envs=2)
+    frames = np.maximum(np.arange(44) - 3, 0).astype(np.uint8).repeat(36 * 36).reshape(-1, 36, 36)
+    for step in range(30):
+        obs, next_obs = (np.stack([frames[at : at + 4]] * 2) for at in (step, step + 1))
+        next_obs[1, 2] += 100 * (step == 20)
+        zeros = np.zeros(2)
+        buffer.add(obs, next_obs, zeros, zeros, zeros, [{}, {}])
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "notes.txt").touch()
+    for folder in (tmp_path / "new", tmp_path / "kept"):
+        with pytest.raises(ValueError, match="not stacks"):
+            export_dopamine(buffer, folder, progress_bar=False)
+    assert [*tmp_path.iterdir()] == [tmp_path / "kept"]
+    assert [*(tmp_path / "kept").iterdir()] == [tmp_path / "kept" / "notes.txt"]
+
+
 def test_export_writes_what_dopamine_reads(tmp_path: Path) -> None:
     ring = Ring(100)
     ring.play(60, np.random.default_rng(0))
