@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.slot_store import are_equal_slots
-from sb3_compressed.buffers.extended_replay import CHUNK_STEPS, ExtendedReplay
 from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.persistence.ring_resize import rows_by_age
 
@@ -267,6 +266,8 @@ def add_transitions(buffer: ReplayBuffer, steps: Iterable[tuple[Any, ...]], max_
     :param steps: arguments of ``ReplayBuffer.add``
     :param max_steps: the most steps
     """
+    from sb3_compressed.buffers.extended_replay import CHUNK_STEPS, ExtendedReplay  # imports SB3
+
     joint_commit = getattr(buffer, "joint_commit", nullcontext)  # SB3's own buffers lack it
     n_steps = 0
     with joint_commit(max_steps):

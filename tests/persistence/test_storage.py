@@ -173,7 +173,7 @@ def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: S
     stored.close()
     with pytest.raises(StorageError, match=rf"n_envs is {n_envs} in the folder and 1 here"):
         CompressedReplayBuffer(100, space, action_space, device="cpu", storage=folder, resume=True)
-    with pytest.raises(StorageError, match=r"'codec': 'delta'.*'codec': 'zstd'"):
+    with pytest.raises(StorageError, match=r"codec delta .* codec zstd "):
         new(stream, storage=folder, resume=True, compression_method="zstd")
     with pytest.raises(StorageError, match=r"action_space is Discrete\(4\) in the folder and Discrete\(9\) here"):
         CompressedReplayBuffer(100, space, spaces.Discrete(9), n_envs=n_envs, storage=folder, resume=True)
@@ -279,12 +279,3 @@ def test_buffer_in_a_folder_can_be_larger_than_the_memory(tmp_path: Path) -> Non
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY, (
         "the limit applied to the other process only"
     )
-
-
-def test_the_error_for_another_codec_names_both(tmp_path: Path) -> None:
-    space = spaces.Box(0, 255, (2, 36, 36), np.uint8)
-    CompressedReplayBuffer(20, space, spaces.Discrete(2), storage=tmp_path).close()
-    with pytest.raises(StorageError, match=r"codec delta as uint8 in the folder .* codec zstd as uint8 here"):
-        CompressedReplayBuffer(
-            20, space, spaces.Discrete(2), storage=tmp_path, storage_mode="resume", compression_method="zstd3"
-        )
