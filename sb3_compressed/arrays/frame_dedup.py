@@ -133,14 +133,6 @@ class FrameDeduplicator:
         encoder, last = self.encoder, self._last_slots
         handle = encoder.handle
         size = 1 + (1 if encoder.layout is None else encoder.layout.n_frames)
-        if len(payloads) == len(last) == counts[-1].count(1):  # nearly always: one each, in the last row
-            newest: list[Slot] = []
-            for slot, payload in zip(last, payloads):  # they are of one length
-                if handle is not None and slot[0] is handle and len(slot) == size:  # type: ignore[index, arg-type]
-                    newest.append((handle, *slot[2:], payload))  # type: ignore[index]
-                else:
-                    newest.append(encoder.join((payload,), slot))
-            return [*[last] * (len(counts) - 1), newest]
         new = iter(payloads)
         rows: list[list[Slot]] = [[] for _ in counts]
         for env, slot in enumerate(last or [None] * len(counts[0])):

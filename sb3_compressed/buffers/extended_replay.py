@@ -15,7 +15,7 @@ from sb3_compressed.buffers.stored_replay import StoredReplay
 from sb3_compressed.buffers.validation import kinds_of_step, validate_infos
 from sb3_compressed.common.tree_map import leaves, tree_map
 
-__all__ = ["CHUNK_STEPS", "ExtendedReplay", "last_next_observation"]
+__all__ = ["CHUNK_STEPS", "ExtendedReplay"]
 
 #: The most bytes of observations, without the next ones, that are encoded in one call, and the most steps.
 CHUNK_NBYTES, CHUNK_STEPS = 4_000_000, 32
@@ -84,7 +84,8 @@ class ExtendedReplay(StoredReplay):
         """Add many steps of every environment, as if each were passed to ``add``, in less time.
 
         Everything is validated before anything is added. In a folder, all steps are committed together, or as many at a
-        time as the buffer has rows but one. If a codec raises, the steps before its call stay.
+        time as the buffer has rows but one. If a codec raises, the steps before its call stay. Buffers with hindsight
+        replay, and subclasses that override ``add``, add one step after the other.
 
         >>> import numpy as np
         >>> from gymnasium import spaces
@@ -137,7 +138,7 @@ class ExtendedReplay(StoredReplay):
         """Validate info dicts and time limits; return the latter, ``None`` if the buffer does not store them.
 
         :raises ValueError: if they do not fit
-        :raises TypeError: if time limits are no booleans
+        :raises TypeError: if time limits are not numeric
         """
         if infos is not None and timeouts is not None:
             raise ValueError("pass infos or timeouts, not both")
@@ -157,7 +158,7 @@ class ExtendedReplay(StoredReplay):
                 "handle_timeout_termination=False needs neither"
             )
         ended = np.asarray(timeouts)
-        if ended.dtype.kind not in "biu":
+        if ended.dtype.kind not in "biuf":  # the buffer's own are float32
             raise TypeError(f"timeouts must be booleans, got an array of {ended.dtype}")
         if ended.shape != (n_steps, self.n_envs):
             raise ValueError(f"timeouts must have the shape ({n_steps}, {self.n_envs}), got {ended.shape}")
@@ -206,23 +207,21 @@ class ExtendedReplay(StoredReplay):
         encoded = self._encode(obs, next_obs) if n_steps == 1 else self._encode_steps(obs, next_obs)
         if self._storage is not None:
             self._storage.count_joint_rows(n_steps)
-        position = self.pos
-        try:
-            self._write_steps(n_steps, encoded, action, reward, done, timeouts, None)
-        except BaseException:  # Ctrl-C: rows must not mix old and new values
+        position, bound = self.pos, self._bound_sampler
+        n_written = 0 if bound is None else bound.n_written + n_steps
+
+        def write() -> None:
             self.pos = position
             self._write_steps(n_steps, encoded, action, reward, done, timeouts, None)
+            if bound is not None:
+                bound.n_written = n_written
+
+        try:
+            write()
+        except BaseException:  # Ctrl-C: rows must not mix old and new values, and the sampler must know them
+            write()
             raise
-        if self._bound_sampler is not None:
-            self._bound_sampler.n_written += n_steps
         self._recompress(n_steps)
-
-
-def last_next_observation(encoded: Any) -> Any:
-    """Return the next observation of the last one of several steps that were encoded."""
-    if isinstance(encoded, dict):
-        return {key: [parts[1][-1]] for key, parts in encoded.items()}
-    return [encoded[1][-1]]
 
 
 def _stacked(values: Any) -> Any:
@@ -243,8 +242,8 @@ def _n_steps(steps: Steps, infos: Sequence[Any] | None, timeouts: Any) -> int:
     :raises ValueError: if the arguments have different ones
     """
     given = {**steps._asdict(), "infos": infos, "timeouts": timeouts}
-    lengths = {name: {*map(len, leaves(values))} for name, values in given.items() if values is not None}
-    if len(frozenset.union(*map(frozenset, lengths.values()))) > 1:
-        listed = {name: min(each) if len(each) == 1 else sorted(each) for name, each in lengths.items()}
+    lengths = {name: [*map(len, leaves(values))] for name, values in given.items() if values is not None}
+    if any(each != len(steps.reward) for found in lengths.values() for each in found):
+        listed = ", ".join(f"{' and '.join(map(str, found))} of {name}" for name, found in lengths.items())
         raise ValueError(f"all arguments must have the same number of steps, got {listed}")
     return len(steps.reward)

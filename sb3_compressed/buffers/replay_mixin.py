@@ -20,11 +20,10 @@ from sb3_compressed.arrays.loop_timing import LoopTiming
 from sb3_compressed.arrays.recompression import Recompressor
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.buffer_lock import new_lock
-from sb3_compressed.buffers.extended_replay import ExtendedReplay, last_next_observation
+from sb3_compressed.buffers.extended_replay import ExtendedReplay
 from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
 from sb3_compressed.buffers.predicted_batch import PredictedBatch
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
-from sb3_compressed.buffers.stored_replay import StoredReplay
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.transitions import Transitions
 from sb3_compressed.buffers.validation import (
@@ -56,7 +55,7 @@ LOCK_TIMEOUT_S = 0.002
 KEPT_ATTRIBUTES = {"_prefetcher", "_predicted_batch", "_batch_pool", "_lock"}
 
 
-class CompressedReplay(Prefetching, ExtendedReplay, StoredReplay):
+class CompressedReplay(Prefetching, ExtendedReplay):
     """Mixin of compressed replay buffers; it precedes SB3's class in the bases.
 
     Threads may share a buffer: one can sample or save while another one adds.
@@ -195,7 +194,7 @@ class CompressedReplay(Prefetching, ExtendedReplay, StoredReplay):
             self._write(encoded, (observations, row), (observations, end % self.buffer_size))
         else:  # observations of the following steps replace all next observations but the last one
             self._write(encoded, (observations, rows))
-            self._write(last_next_observation(encoded), (observations, end % self.buffer_size))
+            self._write(_last_next_observation(encoded), (observations, end % self.buffer_size))
         actions = self.actions[rows]
         actions[...] = action.reshape(actions.shape)
         self.rewards[rows] = reward
@@ -449,6 +448,13 @@ class CompressedReplay(Prefetching, ExtendedReplay, StoredReplay):
         # Copies and pickles are in memory, and do not write to the folders.
         attributes = super().__getstate__()
         return {name: value for name, value in attributes.items() if name not in NOT_COPIED}
+
+
+def _last_next_observation(encoded: Any) -> Any:
+    """Return the next observation of the last one of several steps that were encoded."""
+    if isinstance(encoded, dict):
+        return {key: [parts[1][-1]] for key, parts in encoded.items()}
+    return [encoded[1][-1]]
 
 
 def _call(method: WeakMethod[Callable[..., ObservationBatch | None]], *arguments: Any) -> ObservationBatch | None:

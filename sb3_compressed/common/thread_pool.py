@@ -69,12 +69,12 @@ def start_thread(thread: threading.Thread) -> None:
 
     :raises RuntimeError: if it cannot be started
     """
-    errors: SimpleQueue[RuntimeError | None] = SimpleQueue()
+    errors: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def start() -> None:
         try:
             thread.start()
-        except RuntimeError as error:
+        except BaseException as error:
             errors.put(error)
         else:
             errors.put(None)

@@ -6,12 +6,18 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from sb3_compressed import CompressedArray
+from sb3_compressed.arrays.choice_trigger import ChoiceTrigger
 from sb3_compressed.arrays.codec_choice import Candidate, choose, measured
-from sb3_compressed.arrays.time_budget import Load
+from sb3_compressed.arrays.loop_timing import LoopTiming
+from sb3_compressed.arrays.time_budget import Load, TimeBudget
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.zstd_dict import ZstdDict
 
 US = 1e-6
 
@@ -140,3 +146,36 @@ def test_candidates_are_measured() -> None:
         assert 0 < each.encoding < 1
         assert 0 < each.decoding < 1
     assert math.isfinite(raw.nbytes)
+
+
+def short_budget() -> TimeBudget:
+    """Return the budget of a buffer that would not fit into memory, so that a choice is due at once."""
+    return TimeBudget(LoopTiming(), 0.02, memory_share=1e-9, n_items=1_000_000)
+
+
+def noise(n: int, side: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(side).integers(0, 256, (n, side, side), np.uint8)
+
+
+def test_candidates_are_compared_on_frames_of_one_layout() -> None:
+    """Whole items were collected when the layout was found: only single frames count from then on."""
+    trigger, codec = ChoiceTrigger(), Adaptive(objective="balanced").train(noise(64, 40))
+    trigger.count(1, codec.encode(noise(1, 40)))
+    assert trigger.observe(codec, noise(1, 40), short_budget(), 1) is None
+    choices = [trigger.observe(codec, noise(1, 20), short_budget(), 4) for _ in range(trigger.N_COMPARED)]
+    assert [each is not None for each in choices] == [False] * (trigger.N_COMPARED - 1) + [True]
+    assert choices[-1] is not None
+    choice = choices[-1]()
+    assert choice is not None
+    assert 400 < choice.final.nbytes < 500  # of frames of 400 bytes of noise
+
+
+def test_a_codec_without_candidates_stays() -> None:
+    frames = noise(2000, 40)
+    array = CompressedArray((2000, 1, 40, 40), np.uint8, ZstdDict(), None, num_threads=2)
+    array.set_time_budget(short_budget())
+    for row, frame in enumerate(frames):
+        array[row] = frame[np.newaxis]
+    assert isinstance(array.codec, ZstdDict)
+    assert array.choice is None
+    np.testing.assert_array_equal(array[:, 0], frames)

@@ -167,7 +167,7 @@ def test_payloads_are_as_small_as_after_a_loop(stream: Stream) -> None:
         ({"obs": {}}, TypeError, "obs"),
         ({"done": np.array([["no"]] * 20)}, TypeError, "done"),
         ({"timeouts": None}, ValueError, "timeouts"),
-        ({"timeouts": np.zeros((20, 1))}, TypeError, "timeouts"),
+        ({"timeouts": np.array([["no"]] * 20)}, TypeError, "timeouts"),
         ({"timeouts": np.zeros((20, 2), np.bool_)}, ValueError, "timeouts"),
         ({"infos": [[{}]] * 20}, ValueError, "not both"),
         ({"timeouts": None, "infos": [[{}]] * 19}, ValueError, "same number of steps"),
@@ -216,6 +216,16 @@ def test_time_limits_are_needed_only_where_they_are_stored() -> None:
     assert buffer.pos == 20
 
 
+def test_the_arrays_of_another_buffer_extend_one() -> None:
+    buffers = [CompressedReplayBuffer(20, SPACE, BUTTONS, "cpu") for _ in range(2)]
+    buffers[0].extend(**steps(20))
+    other = buffers[0]
+    arrays = other.observations, other.next_observations, other.actions, other.rewards, other.dones
+    buffers[1].extend(*arrays, timeouts=other.timeouts)
+    for name, values in contents(other).items():
+        np.testing.assert_array_equal(contents(buffers[1])[name], values)
+
+
 def test_a_subclass_that_overrides_add_gets_every_step() -> None:
     class Scaled(CompressedReplayBuffer):
         def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
@@ -237,6 +247,25 @@ def test_a_sampler_has_the_same_priorities_as_after_a_loop() -> None:
         assert_same_batch(*batches)
         for buffer, batch in zip(buffers, batches, strict=True):
             buffer.update_priorities(batch.indices, np.linspace(0.1, 3, 16))
+
+
+def test_a_sampler_knows_all_rows_after_an_interrupt() -> None:
+    def with_some_rows() -> CompressedReplayBuffer:
+        buffer = CompressedReplayBuffer(40, SPACE, BUTTONS, "cpu", frame_stack=4, sampler="prioritized")
+        buffer.extend(**steps(60))
+        return buffer
+
+    buffer = with_some_rows()
+    names = {"_write_steps", "write", "_add_chunk"}
+    found = [at for at in bytecodes(lambda: buffer.extend(**steps(10, start=60))) if at[0].co_name in names]
+    assert len(found) > 100
+    for at in evenly(found, 60):
+        buffer = with_some_rows()
+        interrupt(lambda: buffer.extend(**steps(10, start=60)), at)  # noqa: B023  # it is called at once
+        bound = buffer.bound_sampler
+        assert bound is not None
+        assert bound.n_written % 40 == buffer.pos
+        assert set(buffer.sample(400).rewards.unique().tolist()) <= set(buffer.rewards.ravel().tolist())
 
 
 def test_a_mixed_buffer_extends_the_online_one() -> None:
