@@ -133,6 +133,14 @@ class FrameDeduplicator:
         encoder, last = self.encoder, self._last_slots
         handle = encoder.handle
         size = 1 + (1 if encoder.layout is None else encoder.layout.n_frames)
+        if len(payloads) == len(last) == counts[-1].count(1):  # nearly always: one each, in the last row
+            newest: list[Slot] = []
+            for slot, payload in zip(last, payloads):  # they are of one length
+                if handle is not None and slot[0] is handle and len(slot) == size:  # type: ignore[index, arg-type]
+                    newest.append((handle, *slot[2:], payload))  # type: ignore[index]
+                else:
+                    newest.append(encoder.join((payload,), slot))
+            return [*[last] * (len(counts) - 1), newest]
         new = iter(payloads)
         rows: list[list[Slot]] = [[] for _ in counts]
         for env, slot in enumerate(last or [None] * len(counts[0])):
@@ -283,8 +291,10 @@ class PreviousRow:
         :return: the number of new frames of each observation, ``(n_rows * n_steps, n_envs)``, and these frames, those
             of an environment together, the oldest first, ``(n, *frame_shape)``; the memory of both is reused
         """
-        n_rows, n_new, frames, frame_rows = len(rows) * n_steps, self._n_new, self._frames, self._frame_rows
-        if n_steps > 1:
+        n_rows = len(rows) * n_steps
+        if n_steps == 1:
+            n_new, frames, frame_rows = self._n_new, self._frames, self._frame_rows
+        else:
             n_new = np.empty((n_rows, self.shape[0]), dtype=np.int64)
             frames, frame_rows = self._new_frames(n_rows)
         was_valid, self.is_valid = self.is_valid, False

@@ -125,10 +125,9 @@ def take_new_frames(
         before = last
         is_continued = is_valid
         for row in range(n_rows):
-            items = second if row % 2 else first
             begin = (row // 2 * n_envs + env) * item_nbytes
             end = begin + item_nbytes
-            item = items.ctypes.data + begin
+            item = (second if row % 2 else first).ctypes.data + begin
             shift = 0 if is_continued else n_frames
             if item == before:  # the same memory, as of frames[1:] and frames[:-1]
                 n_new[row, env] = 0
@@ -139,8 +138,9 @@ def take_new_frames(
             is_continued = True
             if shift == 0:
                 continue
+            new = (second if row % 2 else first)[begin:end]
             for frame in range(n_frames - shift, n_frames):
-                take_frame(items[begin:end], frame, n_frames, piece, frames[written])
+                take_frame(new, frame, n_frames, piece, frames[written])
                 written += 1
             before = item
         if before != last:

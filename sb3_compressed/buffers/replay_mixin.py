@@ -195,8 +195,7 @@ class CompressedReplay(Prefetching, ExtendedReplay):
         else:  # observations of the following steps replace all next observations but the last one
             self._write(encoded, (observations, rows))
             self._write(_last_next_observation(encoded), (observations, end % self.buffer_size))
-        actions = self.actions[rows]
-        actions[...] = action.reshape(actions.shape)
+        self.actions[rows] = action.reshape(-1, self.n_envs, self.action_dim)
         self.rewards[rows] = reward
         self.dones[rows] = done
         if self.handle_timeout_termination:
