@@ -18,6 +18,10 @@ pytestmark = [
 ]
 
 
+#: How often a shard is stopped until a save has failed.
+MAX_STOPS = 10
+
+
 @pytest.mark.parametrize(
     ("options", "kinds"),
     [((), ("writer", "stop", "learner")), (("--storage",), ("shard", "stop", "learner"))],
@@ -30,6 +34,11 @@ def test_saves_are_complete_or_leave_the_last_one(
     try:
         for kind in kinds:
             session.cause(kind)
+        # A save that begins late enough waits for less than the timeout, and returns.
+        for _ in range(MAX_STOPS):
+            if session.wait_for_saves(1).n_failed or session.n_failed:
+                break
+            session.cause("stop")
         result = session.stop()
         assert result.n_transitions > 0
         assert session.n_failed > 0
