@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def test_sb3_is_recommended_for_small_vectors(cart: subprocess.CompletedProcess[
     assert "CompressedReplayBuffer" not in cart.stdout
     assert "DQN on CartPole-v1: observations (4,) float32" in cart.stdout
     for name in ("SB3", "none"):
-        assert f"\n  {name} " in cart.stdout
+        assert f"\n {name} " in cart.stdout
     assert "Memory is that of 1,000,000 transitions" in cart.stdout
 
 
@@ -144,6 +145,33 @@ def test_no_progress_bar_or_escape_codes_without_a_terminal(cart: subprocess.Com
 )
 def test_errors_name_the_alternatives(arguments: list[str], message: str) -> None:
     assert message in error_of("advise", *arguments)
+
+
+def test_rounds_are_measured_and_all_cells_fit_into_80_columns() -> None:
+    options = ["--steps", 200, "--seconds", 1, "--rounds", 2, "--codec", "auto/small"]
+    done = run("advise", "CartPole-v1", *options, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    row = next(line.split() for line in done.stdout.splitlines() if line.startswith(" auto/small "))
+    assert row[-1] == "equal"
+    assert "\N{HORIZONTAL ELLIPSIS}" not in done.stdout
+
+
+def test_an_environment_that_fails_is_reported_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = """
+    import gymnasium as gym
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    class Simulator(CartPoleEnv):
+        def step(self, action):
+            raise RuntimeError("no connection to the simulator")
+
+    gym.register("Simulator-v0", Simulator)
+    """
+    (tmp_path / "simulators.py").write_text(textwrap.dedent(module))
+    monkeypatch.syspath_prepend(tmp_path)
+    message = error_of("advise", "simulators:Simulator-v0", "--steps", 200, "--seconds", 1, "--codec", "none")
+    assert "SB3's buffer failed" in message
+    assert "no connection to the simulator" in message
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is a signal to a group of processes")
