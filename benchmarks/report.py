@@ -95,14 +95,12 @@ def page(name: str, written: dict[str, Any]) -> str:
     versions = {key: value for found in host["versions"] for key, value in found.items()}
     software = ", ".join(f"{key} {value}" for key, value in {"Python": host["python"], **versions}.items())
     options = ", ".join(f"{key} {value}" for key, value in arguments.items() if key != "groups")
-    # What the environment has installed may be an older version than the checkout that was measured.
-    measured = f"version {written['version']}; " if "version" in written else ""
     unit = UNITS.get(written["benchmark"], "Ratios to SB3's buffer in the same run.")
     return "\n\n".join(
         [
             f"# {TITLES.get(name, name)}",
-            f"`benchmarks/{written['benchmark']}.py`, {options}; {measured}{written['date']}, {host['cores']} cores of "
-            f"{host['cpu']}; {software}. {unit}",
+            f"`benchmarks/{written['benchmark']}.py`, {options}; version {written['version']}; {written['date']}, "
+            f"{host['cores']} cores of {host['cpu']}; {software}. {unit}",
             *_tables(name, written),
             *(f"**Wrong**: {line}" for line in _wrong(results)),
         ]

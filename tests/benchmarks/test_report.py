@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import images
 import pytest
 import report
+from session import RESULTS
 from tables import ratio_range_table, ratio_table, summary_table
 
 KEYS = ("rss", "add", "sample(32)", "sample(256)", "sample(1024)")
@@ -216,3 +218,11 @@ def test_new_results_replace_those_of_the_same_sources(tmp_path: Path) -> None:
     assert groups == {images.UNTUNED_GAMES: ["Qbert"], images.TUNED_GAMES: ["Pong"]}
     assert merged == {"Pong": 3, "Qbert": 2}
     assert images._merged_with(tmp_path / "new.json", groups, results) == (groups, results)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_pages_name_the_version_and_the_commit_that_were_measured(path: Path) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert re.match(r"\d+\.\d+\.\d+\S*( at|, results added in) [0-9a-f]{7,}", content["version"])
+    page = (report.PAGES / f"{path.stem}.md").read_text(encoding="utf-8")
+    assert f"version {content['version']}; {content['date']}" in page
