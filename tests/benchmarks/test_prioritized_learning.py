@@ -89,6 +89,7 @@ def test_the_report_contains_the_table_and_the_learning_curves(tmp_path: Path, m
     metadata = {
         "benchmark": "prioritized_learning",
         "date": "2026-01-01",
+        "version": "0.3.0 at 1a2b3c4",
         "machine": {"cpu": "some", "cores": 2, "python": "3.11", "versions": [{"torch": "2"}]},
         "arguments": {"steps": 100},
     }
