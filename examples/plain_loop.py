@@ -54,6 +54,7 @@ def main(
     """Train a Q-network on an Atari game, and print what its replay buffer takes."""
     np.random.seed(seed)  # noqa: NPY002  # SB3's buffer, and so this one, draw batches with the global generator
     th.manual_seed(seed)
+    th.set_num_threads(1)  # on several, sums may be rounded differently from run to run
     rng = np.random.default_rng(seed)
     # With the default mode, NEXT_STEP, the step after an episode would be no transition.
     envs = SyncVectorEnv([partial(make_env, game)] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)

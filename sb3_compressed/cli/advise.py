@@ -208,7 +208,7 @@ def _table(costs: Sequence[Cost], setup: Setup, space: spaces.Space[Any]) -> Tab
     from sb3_compressed.benchmarking.metrics import format_nbytes
 
     title = escape(f"{setup.algorithm} on {setup.env_id}: observations {_describe(space)}")
-    # Without padding at the edges, no cell is cut off at 80 columns.
+    # With Rich's usual padding, headings are cut off at 80 columns.
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("buffer")
     read = "get" if setup.is_rollout else "sample"

@@ -221,7 +221,7 @@ def test_new_results_replace_those_of_the_same_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
-def test_pages_name_the_version_and_the_commit_that_were_measured(path: Path) -> None:
+def test_pages_name_the_version_and_the_commit(path: Path) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     assert re.match(r"\d+\.\d+\.\d+\S*( at|, results added in) [0-9a-f]{7,}", content["version"])
     page = (report.PAGES / f"{path.stem}.md").read_text(encoding="utf-8")
