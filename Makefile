@@ -97,7 +97,7 @@ pictures: $(VENV)/.installed  ## draw what the README shows of advise and of the
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/pictures/terminal.py docs/pictures/advise.svg \
 		sb3-compressed advise PongNoFrameskip-v4
 	$(BIN)/python examples/demo.py
-	cp build/demo/memory.png docs/pictures/memory.png
+	cp build/demo/demo.svg docs/pictures/demo.svg
 
 peers: $(PEERS)/.installed  ## install what the benchmarks compare with, in an environment of its own
 

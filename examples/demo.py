@@ -55,17 +55,15 @@ class Training:
     :param name: the name of its buffer
     :ivar memory: numbers of transitions, and the resident memory of the process at that time in bytes
     :ivar updates: numbers of updates of the network, each at the same time
-    :ivar n_changed: parameters that they changed
-    :ivar start_up: seconds until the first step
-    :ivar duration: seconds from there to the last one
+    :ivar seconds: seconds since the process was started, each at the same time
+    :ivar n_changed: parameters that the updates changed
     """
 
     name: str
     memory: list[tuple[int, int]] = field(default_factory=list)
     updates: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     n_changed: int = 0
-    start_up: float = 0.0
-    duration: float = 0.0
 
     @property
     def nbytes_per_transition(self) -> float | None:
@@ -108,7 +106,7 @@ def main(
             trainings = [train(buffer, folder, options, display) for buffer in BUFFERS]
         n_parameters, n_different = compare(*(folder / f"{buffer}.npz" for buffer in BUFFERS))
         (out / "frames.gif").write_bytes((folder / "frames.gif").read_bytes())
-    plot(trainings, game, out / "memory.png")
+    plot(trainings, game, out / "demo.svg")
     console.print()
     console.print(comparison(trainings))
     n_updates, n_changed = trainings[-1].updates[-1], trainings[-1].n_changed
@@ -124,7 +122,7 @@ def main(
         f"size (RSS) of each process. That of {FULL_SIZE:,} transitions is extrapolated from the growth of each; all "
         "else was measured, in one run each, so times vary.\n"
     )
-    console.print(f"memory: {out / 'memory.png'}", soft_wrap=True)
+    console.print(f"plot: {out / 'demo.svg'}", soft_wrap=True)
     console.print(f"frames: {out / 'frames.gif'}, decoded from the compressed buffer", soft_wrap=True)
     if n_different:
         raise typer.Exit(1)
@@ -186,11 +184,9 @@ def receive(values: Mapping[str, Any], training: Training, display: Display, sec
     if "stage" in values:
         display.show_stage(values["stage"])
     if "rss" in values:
-        if not training.memory:
-            training.start_up = seconds
         training.memory.append((values["transitions"], values["rss"]))
         training.updates.append(values["updates"])
-        training.duration = seconds - training.start_up
+        training.seconds.append(seconds)
         display.show_transitions(*training.memory[-1], values["updates"])
     training.n_changed = values.get("n_changed", training.n_changed)
 
@@ -216,8 +212,8 @@ def comparison(trainings: Sequence[Training]) -> Table:
         f"{FULL_SIZE:,} (extrapolated)": lambda each: multiple(
             each.nbytes_per_transition, FULL_SIZE / 1e9, "{:.2g} GB"
         ),
-        "time until the first step": lambda each: f"{each.start_up:.1f} s",
-        "time from there to the last": lambda each: f"{each.duration:.1f} s",
+        "time until the first step": lambda each: f"{each.seconds[0]:.1f} s",
+        "time from there to the last": lambda each: f"{each.seconds[-1] - each.seconds[0]:.1f} s",
     }
     for name, text in rows.items():
         table.add_row(name, *map(text, trainings))
@@ -230,27 +226,36 @@ def multiple(nbytes: float | None, factor: float, text: str) -> str:
 
 
 def plot(trainings: Sequence[Training], game: str, path: Path) -> None:
-    """Plot the memory of both processes against the number of transitions."""
+    """Plot memory and time of both processes against the number of transitions."""
+    import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for training, color in zip(trainings, ("#1a1a19", "#2a78d6"), strict=True):
-        transitions, nbytes = zip(*training.memory, strict=True)
-        axes.plot(transitions, [each / 1e6 for each in nbytes], color=color, lw=2, label=training.name)
-    if first_update := next((count for (count, _), n in zip(trainings[0].memory, trainings[0].updates) if n), 0):
-        axes.axvline(first_update, color="#8a8a84", lw=0.8, ls=":", zorder=0)
-        axes.annotate("updates begin", (first_update, 0), (4, 6), textcoords="offset points", fontsize=8)
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(0, transitions[-1])
-    axes.set_xlabel("transitions in the buffer")
-    axes.set_ylabel("memory of the process (RSS), MB")
-    axes.set_title(f"DQN on {game}: memory with each buffer", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.legend(frameon=False, loc="upper left")
-    figure.savefig(path, dpi=150, facecolor="white")
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    figure.suptitle(f"DQN on {game} with each buffer", fontsize=10)
+    panels: dict[str, Callable[[Training], list[float]]] = {
+        "memory of the process (RSS), MB": lambda each: [nbytes / 1e6 for _, nbytes in each.memory],
+        "time since the first step, s": lambda each: [seconds - each.seconds[0] for seconds in each.seconds],
+    }
+    first_update = next((count for (count, _), n in zip(trainings[0].memory, trainings[0].updates) if n), 0)
+    all_axes = figure.subplots(1, len(panels))
+    for axes, (title, values) in zip(all_axes, panels.items(), strict=True):
+        for training, color in zip(trainings, ("#1a1a19", "#2a78d6"), strict=True):
+            transitions = [count for count, _ in training.memory]
+            axes.plot(transitions, values(training), color=color, lw=2, label=training.name)
+        if first_update:
+            axes.axvline(first_update, color="#8a8a84", lw=0.8, ls=":", zorder=0)
+            axes.annotate("updates begin", (first_update, 0), (4, 6), textcoords="offset points", fontsize=8)
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(0, transitions[-1])
+        axes.locator_params(axis="x", nbins=4)
+        axes.set_xlabel("transitions in the buffer")
+        axes.set_title(title, fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+    all_axes[0].legend(frameon=False, loc="upper left")
+    with mpl.rc_context({"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"]}):
+        figure.savefig(path, facecolor="white", metadata={"Date": None})
 
 
 if __name__ == "__main__":

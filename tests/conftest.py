@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 from collections.abc import Iterator
@@ -23,6 +24,12 @@ th.set_num_threads(1)  # the tests run in as many processes as there are cores
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a shell, which its children would inherit
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def log_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let SB3's loggers share one folder; each creates one of its own in the system's otherwise."""
+    os.environ["SB3_LOGDIR"] = str(tmp_path_factory.mktemp("logs"))
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import zlib
+from itertools import groupby
 from pathlib import Path
 
 import pyte
@@ -50,7 +51,8 @@ def to_svg(screen: pyte.Screen, command: str) -> str:
     lines = [Text.assemble(("$ ", "bold green"), (command, "bold"))]
     for row in range(N_ROWS):
         characters = [screen.buffer[row][column] for column in range(screen.columns)]
-        line = Text.assemble(*((character.data, _style(character)) for character in characters))
+        runs = groupby(characters, _style)
+        line = Text.assemble(*(("".join(character.data for character in run), style) for style, run in runs))
         line.rstrip()
         lines.append(line)
     while not lines[-1].plain:
@@ -86,7 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("picture", type=Path, help="SVG to write")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
-    parser.add_argument("--width", type=int, default=100, help="columns (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=80, help="columns (default: %(default)s)")
     arguments = parser.parse_args()
     command = shlex.join(arguments.command)
     arguments.picture.write_text(to_svg(run(arguments.command, arguments.width), command), encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import textwrap
@@ -16,6 +17,7 @@ import matplotlib.image
 import psutil
 import pytest
 from commands import COMMAND, ENVIRONMENT, error_of, run
+from terminal_output import PICTURES, texts_of, words
 
 from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
 
@@ -73,6 +75,24 @@ def test_printed_code_runs(pong: dict[str, Any]) -> None:
 def test_plot_is_an_image(pong: dict[str, Any]) -> None:
     height, width, _ = matplotlib.image.imread(pong["plot"]).shape
     assert height > 100 < width
+
+
+@pytest.mark.slow
+def test_the_recorded_picture_shows_what_is_printed() -> None:
+    recorded = " ".join(texts_of(PICTURES / "advise.svg"))
+    command = re.search(r"sb3-compressed (advise \w+-v4) ", words(recorded))
+    assert command is not None
+    done = run(*command[1].split(), "--steps", 300, "--seconds", 1, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    texts = [without_measurements(text) for text in (recorded.partition(command[0])[2], done.stderr + done.stdout)]
+    assert texts[0] == texts[1], "make pictures"
+
+
+def without_measurements(printed: str) -> str:
+    """Return what ``advise`` prints whatever it measures: not what was chosen, recommended or measured."""
+    described, _, _ = words(printed).partition(" Use ")
+    described = re.sub(r" \S+ chose .*?(?= Memory is)", "", described)
+    return re.sub(r"[\d.]+(%|x| [kMG]?B| [um]s)(?= )", "#", described)
 
 
 @pytest.mark.slow
