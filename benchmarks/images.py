@@ -48,7 +48,7 @@ from session import (
     serve,
 )
 from sources import TUNED, Source, all_games, record
-from tables import fixed_cost_table, ratio_range_table, summary_table
+from tables import fault_table, fixed_cost_table, ratio_range_table, summary_table
 
 from adapters import make_replay
 from adapters.buffer_names import is_peer
@@ -185,7 +185,7 @@ def sections(groups: dict[str, list[str]], results: Results) -> list[str]:
         "Sources that the code was tuned on are listed apart, after the others: "
         f"{', '.join(f'`{name}`' for name in sorted(TUNED))}. `growth` is the memory of each further transition, "
         "without the fixed cost of the package, which memory (RSS) includes. Cells are geometric means, with the worst "
-        "case in parentheses; page faults are minor ones per transition (`add`) or batch."
+        "case in parentheses; page faults are those per transition (`add`) or batch."
     ]
     for group, labels in groups.items():
         of_group = {label: results[label] for label in labels if label in results}
@@ -196,6 +196,7 @@ def sections(groups: dict[str, list[str]], results: Results) -> list[str]:
             texts += [f"## {group}", text, fixed_cost_table(of_group)]
         else:
             texts += [f"## {group}", summary_table(of_group), ratio_range_table(of_group)]
+            texts += ["Minor page faults, and those with SB3's buffer:", fault_table(of_group)]
     return texts
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ratios import Results, buffer_names, is_wrong, mean, paired_ratios, ratios
@@ -67,25 +67,44 @@ def summary_table(results: Results) -> str:
 
 
 def ratio_range_table(results: Results) -> str:
-    """Return a row per label and buffer: medians over the rounds, their quartiles, and minor page faults."""
+    """Return a row per label and buffer: medians over the rounds, and their quartiles."""
     keys = _keys(results)
-    timed = [key for key in keys if key not in MEMORY]
-    rows = []
-    for label, of_label in results.items():
-        for name in buffer_names({label: of_label}):
-            cells = []
-            for key in keys:
-                found = _paired(of_label, name, key)
-                text = _form(key, statistics.median(found)) if found else "failed"
-                if len(found) > 2:
-                    first, _, third = statistics.quantiles(found, n=4, method="inclusive")
-                    text += f" ({_form(key, first)} to {_form(key, third)})"
-                cells.append(text)
-            faults = [[of_label.get(each, {}).get("faults", {}).get(key) for each in (name, "SB3")] for key in timed]
-            cells += ["" if None in pair else f"{pair[0]:.3g} / {pair[1]:.3g}" for pair in faults]
-            rows.append([label, title(name), *cells])
-    header = ["observations", "buffer", *map(_heading, keys), *(f"faults of `{key}`, and SB3's" for key in timed)]
-    return markdown(header, rows)
+
+    def cells(of_label: dict[str, dict[str, Any]], name: str) -> Iterable[str]:
+        for key in keys:
+            found = _paired(of_label, name, key)
+            text = _form(key, statistics.median(found)) if found else "failed"
+            if len(found) > 2:
+                first, _, third = statistics.quantiles(found, n=4, method="inclusive")
+                text += f" ({_form(key, first)} to {_form(key, third)})"
+            yield text
+
+    return _table_of_buffers(results, [*map(_heading, keys)], cells)
+
+
+def fault_table(results: Results) -> str:
+    """Return a row per label and buffer: minor page faults of each call, and those of SB3's."""
+    keys = [key for key in _keys(results) if key not in MEMORY]
+
+    def cells(of_label: dict[str, dict[str, Any]], name: str) -> Iterable[str]:
+        for key in keys:
+            pair = [of_label.get(each, {}).get("faults", {}).get(key) for each in (name, "SB3")]
+            yield "" if None in pair else f"{pair[0]:.3g} / {pair[1]:.3g}"
+
+    return _table_of_buffers(results, [*map(_heading, keys)], cells)
+
+
+def _table_of_buffers(
+    results: Results, header: Sequence[str], cells: Callable[[dict[str, dict[str, Any]], str], Iterable[str]]
+) -> str:
+    """Return a row per label and buffer, without a column for the buffer if there is only one besides SB3's."""
+    names = ["buffer"] if len(buffer_names(results)) > 1 else []
+    rows = [
+        [label, *([title(name)] if names else []), *cells(of_label, name)]
+        for label, of_label in results.items()
+        for name in buffer_names({label: of_label})
+    ]
+    return markdown(["observations", *names, *header], rows)
 
 
 def fixed_cost_table(results: Results) -> str:

@@ -230,7 +230,7 @@ def plot(trainings: Sequence[Training], game: str, path: Path) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
     figure.suptitle(f"DQN on {game} with each buffer", fontsize=10)
     panels: dict[str, Callable[[Training], list[float]]] = {
         "memory of the process (RSS), MB": lambda each: [nbytes / 1e6 for _, nbytes in each.memory],

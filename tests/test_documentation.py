@@ -65,6 +65,11 @@ def test_code_block_of_the_documentation_runs(
 assert len(BLOCKS) >= 20, "the pattern finds the blocks"
 
 
+def test_code_fits_into_the_pages() -> None:
+    code = "\n".join(re.findall(r"```(?:python|console)\n(.*?)```", "\n".join(map(Path.read_text, PAGES)), re.DOTALL))
+    assert [line for line in code.splitlines() if len(line) > 100] == []
+
+
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

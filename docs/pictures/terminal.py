@@ -32,7 +32,9 @@ def run(command: list[str], width: int) -> pyte.Screen:
     parent, child = pty.openpty()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     environment |= {"TERM": "xterm-256color", "COLUMNS": str(width), "LINES": "50"}
-    with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environment) as process:
+    with subprocess.Popen(
+        command, stdin=child, stdout=child, stderr=child, env=environment
+    ) as process:
         os.close(child)
         while True:
             try:
@@ -42,7 +44,10 @@ def run(command: list[str], width: int) -> pyte.Screen:
             stream.feed(output)
     os.close(parent)
     if process.returncode:
-        sys.exit(f"{shlex.join(command)} failed:\n" + "\n".join(line.rstrip() for line in screen.display).rstrip())
+        sys.exit(
+            f"{shlex.join(command)} failed:\n"
+            + "\n".join(line.rstrip() for line in screen.display).rstrip()
+        )
     return screen
 
 
@@ -52,7 +57,9 @@ def to_svg(screen: pyte.Screen, command: str) -> str:
     for row in range(N_ROWS):
         characters = [screen.buffer[row][column] for column in range(screen.columns)]
         runs = groupby(characters, _style)
-        line = Text.assemble(*(("".join(character.data for character in run), style) for style, run in runs))
+        line = Text.assemble(
+            *(("".join(character.data for character in run), style) for style, run in runs)
+        )
         line.rstrip()
         lines.append(line)
     while not lines[-1].plain:
@@ -60,7 +67,9 @@ def to_svg(screen: pyte.Screen, command: str) -> str:
     console = Console(record=True, width=screen.columns, file=io.StringIO(), force_terminal=True)
     for line in lines:
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
-    svg = console.export_svg(title="sb3-compressed", unique_id=f"terminal-{zlib.crc32(command.encode()):08x}")
+    svg = console.export_svg(
+        title="sb3-compressed", unique_id=f"terminal-{zlib.crc32(command.encode()):08x}"
+    )
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # no fonts from the network
 
 
@@ -85,13 +94,17 @@ def _color(name: str) -> str | None:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("picture", type=Path, help="SVG to write")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
     parser.add_argument("--width", type=int, default=80, help="columns (default: %(default)s)")
     arguments = parser.parse_args()
     command = shlex.join(arguments.command)
-    arguments.picture.write_text(to_svg(run(arguments.command, arguments.width), command), encoding="utf-8")
+    arguments.picture.write_text(
+        to_svg(run(arguments.command, arguments.width), command), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":
