@@ -43,6 +43,7 @@ SHORT: dict[str, list[str]] = {
     "sequences.py": ["--steps 400 --updates 3 --length 6 --burn-in 3 --n-units 8 --batch-size 4 --n-envs 2"],
     "prioritized_dqn.py": ["--steps 400 --n-envs 2 --buffer-size 300", "--steps 250 --n-envs 1 --uniform"],
     "rainbow_lite.py": ["--steps 1200 --n-envs 2 --buffer-size 300 --n-quantiles 10"],
+    "sac_pixels.py": ["--steps 60 --buffer-size 50 --size 36 --n-envs 2", "--steps 40 --size 36 --plain"],
     "recurrent_ppo_atari.py": ["--steps 256 --n-steps 128 --n-envs 2 --lstm-size 8"],
 }
 RUNS = [
