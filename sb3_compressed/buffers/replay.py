@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -156,10 +155,9 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
     def _can_draw_ahead(self) -> bool:
         return False  # environments receive observations
 
-    @contextmanager
-    def joint_commit(self, n_steps: int) -> Iterator[None]:
+    def joint_commit(self, n_steps: int) -> AbstractContextManager[None]:
         """Do nothing: each ``add`` of hindsight replay is a transaction of its own."""
-        yield
+        return nullcontext()
 
     def _write_steps(
         self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any

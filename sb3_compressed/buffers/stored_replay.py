@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -59,8 +58,7 @@ class StoredReplay(SampledReplay):
         """The folder with the compressed observations, ``None`` if they are in memory."""
         return None if self._storage is None else self._storage.folder
 
-    @contextmanager
-    def joint_commit(self, n_steps: int) -> Iterator[None]:
+    def joint_commit(self, n_steps: int) -> AbstractContextManager[None]:
         """Commit what the block adds to the folder at once, which takes less time than after each ``add``.
 
         If the process is killed within the block, the folder contains nothing of it. For buffers in memory, those with
@@ -81,11 +79,9 @@ class StoredReplay(SampledReplay):
         """
         storage = self._storage
         if storage is None or n_steps >= self.buffer_size:
-            yield
-            return
+            return nullcontext()
         storage.require_writable("added")
-        with storage.joint_commit(self, n_steps, self._lock):
-            yield
+        return storage.joint_commit(self, n_steps, self._lock)
 
     def flush(self) -> None:
         """Write everything to the disk, including direct writes to arrays, so that it survives a power cut.

@@ -17,6 +17,7 @@ from numba.core.compiler import Flags, compile_internal
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.kernels.kernel_cache import new_kernel_cache
 
 __all__ = [
@@ -82,7 +83,8 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
 
     def compile_function(function: Function) -> Function:
         options: dict[str, Any] = {"nogil": nogil, "no_cfunc_wrapper": True, "_nrt": False}
-        with _jit_enabled():
+        # Ctrl-C within a callback of LLVM is lost, and what is loaded then crashes the process.
+        with deferred_interrupts(), _jit_enabled():
             compiled: Any = numba.njit(**options)(function)
             code_cache = new_kernel_cache(function)
             if code_cache is not None:

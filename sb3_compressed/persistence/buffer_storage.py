@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -33,8 +32,7 @@ from sb3_compressed.storage.damaged_store import DamagedStore, move_slots_from_d
 from sb3_compressed.storage.lock import FolderLock
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
+    from types import TracebackType
 
 __all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "StorageLocation", "StorageMode"]
 
@@ -60,6 +58,7 @@ class StateBefore(NamedTuple):
     :param full: of the buffer
     :param n_uncommitted: the number of changes that were not committed
     :param n_new_rows: the number of rows that were added since the last flush
+    :param n_written: the number of rows that the sampler knows, ``None`` without one
     """
 
     rows: list[tuple[NDArray[Any], int, NDArray[Any]]]
@@ -67,6 +66,7 @@ class StateBefore(NamedTuple):
     full: bool
     n_uncommitted: int
     n_new_rows: int
+    n_written: int | None = None
 
 
 class BufferStorage:
@@ -92,6 +92,8 @@ class BufferStorage:
         self._uncommitted: list[Change] = []
         #: How many more rows :meth:`joint_commit` commits, ``None`` outside of it.
         self._n_joint_rows: int | None = None
+        #: The thread that adds them, and what other threads that add wait for.
+        self._joint_thread, self._joint_end = 0, threading.Condition()
         #: How many rows were added since the last flush.
         self._n_new_rows = 0
         #: The state before the last ``add``.
@@ -202,9 +204,10 @@ class BufferStorage:
 
         :param done: whether episodes end with it, ``(n_envs,)``
         """
-        if self._n_joint_rows is not None:
+        if self.is_in_joint_commit:
             self.count_joint_rows(1)
             return
+        self._wait_for_joint_rows()
         self._take_direct_writes(buffer)
         changes = self._ring_changes(buffer, buffer.pos, 1)
         if (episodes := buffer.episodes) is not None:
@@ -215,8 +218,13 @@ class BufferStorage:
 
     @property
     def is_in_joint_commit(self) -> bool:
-        """Whether a block of :meth:`joint_commit` is running."""
-        return self._n_joint_rows is not None
+        """Whether a block of :meth:`joint_commit` is running in this thread."""
+        return self._n_joint_rows is not None and self._joint_thread == threading.get_ident()
+
+    def _wait_for_joint_rows(self) -> None:
+        """Release the lock of the buffer until no block of another thread is running."""
+        while self._n_joint_rows is not None:
+            self._joint_end.wait()
 
     def count_joint_rows(self, n_rows: int) -> None:
         """Count rows that are about to be added in a block of :meth:`joint_commit`.
@@ -242,32 +250,41 @@ class BufferStorage:
             changes += [(name, following, following + 1) for name in names]
         return changes
 
-    @contextmanager
-    def joint_commit(self, buffer: ReplayRing, n_rows: int, lock: AbstractContextManager[object]) -> Iterator[None]:
-        """Commit the rows that are added in the block together; rows before an exception, with the next commit.
+    def joint_commit(self, buffer: ReplayRing, n_rows: int, lock: threading.RLock) -> JointCommit:
+        """Return a block whose rows are committed together.
 
         :param n_rows: the most rows that are added, fewer than in the buffer; not for hindsight replay
         :param lock: the lock of the buffer
+        """
+        return JointCommit(self, buffer, n_rows, lock)
+
+    def begin_joint_rows(self, buffer: ReplayRing, n_rows: int, lock: threading.RLock) -> StateBefore:
+        """Begin a block of :class:`JointCommit`, after that of another thread; return the state before it."""
+        self._wait_for_joint_rows()
+        self._take_direct_writes(buffer)
+        before = self._state_before(buffer, self._ring_changes(buffer, buffer.pos, n_rows))
+        self._joint_thread, self._joint_end = threading.get_ident(), threading.Condition(lock)
+        self._n_joint_rows = n_rows
+        return before
+
+    def end_joint_rows(self, buffer: ReplayRing, before: StateBefore, error: type[BaseException] | None) -> None:
+        """End the block, unless it has ended; commit its rows, or undo them if they could not be written.
+
+        :param error: what ended it early
         :raises OSError: if they cannot be written; the buffer is then as it was before the block
         """
-        with lock:  # released during the block: other threads may sample and save
-            first = buffer.pos
-            self._take_direct_writes(buffer)
-            before = self._state_before(buffer, self._ring_changes(buffer, first, n_rows))
-            self._n_joint_rows = n_rows
-        is_complete = False
-        try:
-            yield
-            is_complete = True
-        finally:
-            with lock:
-                self._n_joint_rows = None
-                n_added = (buffer.pos - first) % buffer.buffer_size
-                self._n_new_rows += n_added
-                self._uncommitted += self._ring_changes(buffer, first, n_added)
-                if is_complete:
-                    self._before = before
-                    self.commit_row(buffer)
+        if not self.is_in_joint_commit:
+            return
+        n_added = (buffer.pos - before.pos) % buffer.buffer_size
+        self._before = before
+        self._uncommitted += self._ring_changes(buffer, before.pos, n_added)
+        self._n_new_rows += n_added
+        self._n_joint_rows = None
+        self._joint_end.notify_all()
+        if error is None:
+            self.commit_row(buffer)
+        elif issubclass(error, OSError):
+            self._undo_failed_commit(buffer)
 
     def _state_before(self, buffer: ReplayRing, changes: list[Change]) -> StateBefore:
         """Return the present state, with copies of the rows that are changed next."""
@@ -277,7 +294,9 @@ class BufferStorage:
             for name, first, last in changes
             for each in (self._row_names if name == RING_ROWS else [name])
         ]
-        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows)
+        bound = buffer.bound_sampler
+        n_written = None if bound is None else bound.n_written
+        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows, n_written)
 
     def _undo_failed_commit(self, buffer: ReplayRing) -> None:
         """Restore the state before the last ``add``, which could not be committed."""
@@ -285,6 +304,8 @@ class BufferStorage:
         for array, first, content in before.rows:
             array[first : first + len(content)] = content
         buffer.pos, buffer.full, self._n_new_rows = before.pos, before.full, before.n_new_rows
+        if before.n_written is not None and buffer.bound_sampler is not None:
+            buffer.bound_sampler.n_written = before.n_written
         del self._uncommitted[before.n_uncommitted :]
 
     def commit_row(self, buffer: ReplayRing) -> None:
@@ -383,6 +404,44 @@ class BufferStorage:
                     buffer.bound_sampler.n_written += max(self.store.step - step, 0)
                 restore_values(buffer, self.store, self.store.values)
         return is_new
+
+
+class JointCommit:
+    """A block whose rows are committed together; rows before an exception, with the next commit.
+
+    An ``OSError``, such as that of a full disk, undoes its rows. It is no generator, since Ctrl-C between that and the
+    block would leave it open, and what is added later without a commit.
+
+    :param storage: the folder
+    :param buffer: the buffer
+    :param n_rows: the most rows that are added
+    :param lock: the lock of the buffer, which is released during the block: other threads may sample and save. If they
+        add, they wait for the end of the block
+    """
+
+    def __init__(self, storage: BufferStorage, buffer: ReplayRing, n_rows: int, lock: threading.RLock) -> None:
+        self._storage, self._buffer, self._n_rows, self._lock = storage, buffer, n_rows, lock
+        self._before = StateBefore([], 0, False, 0, 0)
+
+    def __enter__(self) -> None:
+        try:
+            with self._lock:
+                self._before = self._storage.begin_joint_rows(self._buffer, self._n_rows, self._lock)
+        except BaseException as error:
+            self.end(type(error))
+            raise
+
+    def __exit__(self, error: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        try:
+            self.end(error)
+        except KeyboardInterrupt:
+            self.end(KeyboardInterrupt)
+            raise
+
+    def end(self, error: type[BaseException] | None) -> None:
+        """End the block, unless it has ended."""
+        with self._lock:
+            self._storage.end_joint_rows(self._buffer, self._before, error)
 
 
 def _spans(first: int, n: int, n_rows: int) -> list[tuple[int, int]]:

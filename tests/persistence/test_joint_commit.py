@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 from conftest import Stream
 from episodes import filled
+from interrupts import Bytecode, bytecodes, evenly, interrupt
+from programs import environment_with, run_python
 
 from sb3_compressed import load_checkpoint
 from sb3_compressed.errors import StorageError
@@ -94,6 +98,53 @@ def test_failed_commit_leaves_the_buffer_as_it_was_before_the_block(
         pass
 
 
+def test_a_failed_commit_leaves_the_sampler_as_it_was(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = filled(stream, 40, 50, storage=tmp_path / "buffer", sampler="prioritized")
+    indices = np.arange(40 * buffer.n_envs)
+    buffer.sample(4)
+    buffer.update_priorities(indices, 1.0 + indices)
+    before = buffer.sampler.state_dict()["priorities"].copy()
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArrayStore, "commit", full)
+        with pytest.raises(OSError, match="no space left"), buffer.joint_commit(30):
+            add(buffer, stream, 40, 60)
+    buffer.sample(4)
+    np.testing.assert_array_equal(buffer.sampler.state_dict()["priorities"], before)
+
+
+def test_threads_that_add_wait_for_the_end_of_a_block(stream: Stream, tmp_path: Path) -> None:
+    buffer = filled(stream, 10, 50, storage=tmp_path / "buffer")
+    begun, errors = threading.Event(), []
+
+    def add_beside() -> None:
+        begun.wait()
+        try:
+            add(buffer, stream, 15, 20)
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=add_beside)
+    thread.start()
+    with buffer.joint_commit(5):
+        add(buffer, stream, 10, 12)
+        begun.set()
+        thread.join(timeout=0.05)
+        assert buffer.pos == 12
+        add(buffer, stream, 12, 15)
+    thread.join()
+    assert errors == []
+    expected = filled(stream, 20, 50)
+    assert_same_content(buffer, expected)
+    shutil.copytree(tmp_path / "buffer", tmp_path / "killed")
+    assert_same_content(load_checkpoint(tmp_path / "killed", device="cpu"), expected)
+
+
 def test_more_steps_than_announced_are_an_error(stream: Stream, tmp_path: Path) -> None:
     buffer = filled(stream, 60, 50, storage=tmp_path / "buffer")
     with pytest.raises(StorageError, match="announced"), buffer.joint_commit(3):
@@ -109,3 +160,75 @@ def test_block_does_nothing_for_a_buffer_in_memory(stream: Stream) -> None:
     with buffer.joint_commit(10):
         stream[3][60].add_to(buffer)
     assert_same_content(buffer, filled(stream, 61, 50))
+
+
+def follows_a_call(at: Bytecode) -> bool:
+    """Return whether Python handles signals before a bytecode, as it does after each call."""
+    code, offset = at
+    before = [each.opname for each in dis.get_instructions(code) if each.offset < offset]
+    return bool(before) and before[-1].startswith("CALL")
+
+
+def test_after_an_interrupted_block_every_add_is_committed(stream: Stream, tmp_path: Path) -> None:
+    def with_some_rows(name: str) -> Any:
+        return filled(stream, 60, 50, storage=tmp_path / name)
+
+    def add_block(buffer: Any) -> None:
+        with buffer.joint_commit(3):
+            add(buffer, stream, 60, 63)
+
+    found = [at for at in bytecodes(lambda: add_block(with_some_rows("buffer"))) if follows_a_call(at)]
+    own = [
+        at for at in found if at[0].co_name in ("__enter__", "__exit__", "end", "begin_joint_rows", "end_joint_rows")
+    ]
+    assert len(own) > 8
+    for number, at in enumerate([*own, *evenly(found, 40)]):
+        buffer = with_some_rows(str(number))
+        error = interrupt(lambda: add_block(buffer), at)  # noqa: B023  # it is called at once
+        for step in range(buffer.pos + 50, 65):
+            stream[3][step].add_to(buffer)
+        shutil.copytree(tmp_path / str(number), tmp_path / "killed", dirs_exist_ok=False)  # what a kill leaves
+        assert_same_content(load_checkpoint(tmp_path / "killed", device="cpu"), filled(stream, 65, 50))
+        shutil.rmtree(tmp_path / "killed")
+        buffer.close()
+        del error  # its traceback kept the block until here, as in a notebook
+
+
+@pytest.mark.parametrize("method", ["extend", "joint_commit"])
+def test_a_full_disk_leaves_the_buffer_as_it_was_before_the_block(method: str, tmp_path: Path) -> None:
+    script = """
+import resource, shutil, signal, sys
+import numpy as np
+import writer
+from sb3_compressed import load_checkpoint
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+folder, method = sys.argv[1:]
+buffer = writer.new_buffer(storage=folder)
+for number in range(1, 10):
+    writer.add_step(buffer, number)
+end = buffer._storage.store.log.last.end
+noise = np.random.default_rng(0).integers(0, 256, (40, *buffer.observations.shape[1:]), np.uint8)
+zeros = np.zeros((40, buffer.n_envs))
+def add_noise():
+    if method == "extend":
+        buffer.extend(noise, noise, zeros, zeros, zeros == 1, timeouts=zeros == 1)
+        return
+    with buffer.joint_commit(40):
+        for step in range(40):
+            buffer.add(noise[step], noise[step], zeros[step], zeros[step], zeros[step] == 1, [{}] * buffer.n_envs)
+resource.setrlimit(resource.RLIMIT_FSIZE, (end + 25 * noise[0].nbytes, resource.RLIM_INFINITY))
+try:
+    add_noise()
+    raise SystemExit("it did not fail")
+except OSError as error:
+    pass
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+assert writer.hold_that_it_is_whole(buffer) == 9
+writer.add_step(buffer, 10)
+shutil.copytree(folder, folder + "-killed")
+assert writer.hold_that_it_is_whole(load_checkpoint(folder + "-killed", device="cpu")) == 10
+add_noise()
+assert buffer.pos == 50
+"""
+    done = run_python(["-c", script, tmp_path / "b", method], environment_with())
+    assert done.returncode == 0, done.stderr
