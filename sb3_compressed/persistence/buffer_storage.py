@@ -276,15 +276,20 @@ class BufferStorage:
         if not self.is_in_joint_commit:
             return
         n_added = (buffer.pos - before.pos) % buffer.buffer_size
+        changes = self._ring_changes(buffer, before.pos, n_added)
         self._before = before
-        self._uncommitted += self._ring_changes(buffer, before.pos, n_added)
+        self._uncommitted += changes
         self._n_new_rows += n_added
         self._n_joint_rows = None
         self._joint_end.notify_all()
-        if error is None:
-            self.commit_row(buffer)
-        elif issubclass(error, OSError):
-            self._undo_failed_commit(buffer)
+        try:
+            if error is None:
+                self.commit_row(buffer)
+            elif issubclass(error, OSError):
+                self._undo_failed_commit(buffer)
+        finally:
+            if buffer.pos == before.pos:  # undone: a flush within the block may have written its rows
+                self._uncommitted += changes
 
     def _state_before(self, buffer: ReplayRing, changes: list[Change]) -> StateBefore:
         """Return the present state, with copies of the rows that are changed next."""

@@ -118,6 +118,24 @@ def test_a_failed_commit_leaves_the_sampler_as_it_was(
     np.testing.assert_array_equal(buffer.sampler.state_dict()["priorities"], before)
 
 
+def test_rows_that_were_flushed_in_a_failed_block_are_not_in_the_folder(stream: Stream, tmp_path: Path) -> None:
+    buffer = filled(stream, 60, 50, storage=tmp_path / "buffer")
+
+    def fail() -> None:
+        with buffer.joint_commit(30):
+            add(buffer, stream, 60, 80)
+            buffer.flush()
+            raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space left"):
+        fail()
+    stream[3][60].add_to(buffer)
+    shutil.copytree(tmp_path / "buffer", tmp_path / "killed")
+    expected = filled(stream, 61, 50)
+    assert_same_content(buffer, expected)
+    assert_same_content(load_checkpoint(tmp_path / "killed", device="cpu"), expected)
+
+
 def test_threads_that_add_wait_for_the_end_of_a_block(stream: Stream, tmp_path: Path) -> None:
     buffer = filled(stream, 10, 50, storage=tmp_path / "buffer")
     begun, errors = threading.Event(), []
