@@ -144,7 +144,7 @@ class SumTree:
         """
         items = np.empty(numbers.shape, dtype=np.int64)
         self._update_sums()
-        arrays = self._sums, self._maxima, self._starts, self._flags
+        arrays = self._sums, self._starts, self._flags
         if not sum_tree_kernels().draw_items(*arrays, self.n_items, numbers, items, stratified):
             raise ValueError("all values are 0")
         return items, numbers
@@ -154,15 +154,12 @@ class SumTree:
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Draw from some items with probabilities proportional to their values, in time proportional to their number.
 
-        :param candidates: the items, ``(m,)``
+        :param candidates: the items, ``(m,)``, not all of value 0
         :param numbers: random numbers in [0, 1), one for each item to draw, ``(n,)``
         :param stratified: divide their total into ``n`` equal parts, and draw one item from each
         :return: the items, ``(n,)`` of int64, and their values, likewise of float64
-        :raises ValueError: if their total is zero
         """
         candidates = candidates[self.values[candidates] > 0]
-        if not len(candidates):
-            raise ValueError("all values are 0")
         values = self.values[candidates]
         sums = np.cumsum(values / values.max())  # which does not overflow
         shares = (np.arange(len(numbers)) + numbers) / len(numbers) if stratified else numbers
@@ -192,7 +189,7 @@ class SumTree:
 
     def _update_sums(self) -> None:
         if not self._is_current:
-            sum_tree_kernels().recompute(self._sums, self._maxima, self._starts, self._flags, self.n_items)
+            sum_tree_kernels().recompute(self._sums, self._maxima, self._starts, self._flags)
             self._is_current = True
 
     def __getstate__(self) -> dict[str, Any]:
