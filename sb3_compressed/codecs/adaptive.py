@@ -310,7 +310,7 @@ class Adaptive(BytesCodec, TrainableCodec):
             return self._zstd.encode(rows)
         if self.coder == "raw":
             return raw_payloads(rows)
-        payloads = self._lz4.encode(rows, delta_kernels()) if rows.size else [b""] * len(rows)
+        payloads = self._lz4.encode(rows) if rows.size else [b""] * len(rows)
         larger = [index for index, payload in enumerate(payloads) if not payload]
         if larger:
             raw = raw_payloads(rows if len(larger) == len(rows) else rows[larger])

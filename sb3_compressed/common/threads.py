@@ -312,7 +312,10 @@ def _after_fork_in_child() -> None:
 
 def _submit(task: Callable[[], None], n_threads: int) -> None:
     """Submit a task to up to ``n_threads`` threads of the pool, as far as threads can be started."""
-    pool = _get_pool()
+    global _pool
+    if _pool is None:
+        _pool = ThreadPool(os.cpu_count() or 1)
+    pool = _pool
     try:
         for _ in range(n_threads):
             pool.submit(task)
@@ -320,13 +323,6 @@ def _submit(task: Callable[[], None], n_threads: int) -> None:
         # A task that could not be submitted may stay in the pool's queue, and run later or never. Both are harmless,
         # but the queue would grow with each call.
         _discard_pool()
-
-
-def _get_pool() -> ThreadPool:
-    global _pool
-    if _pool is None:
-        _pool = ThreadPool(os.cpu_count() or 1)
-    return _pool
 
 
 def _discard_pool() -> None:
