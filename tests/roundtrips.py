@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+import tracemalloc
+from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
-from sb3_compressed import Codec
+from sb3_compressed import Codec, CorruptPayload
+from sb3_compressed.codecs import BytesCodec
 
-__all__ = ["roundtrip"]
+__all__ = ["Plain", "peak_of_refusal", "roundtrip"]
+
+
+class Plain(BytesCodec):
+    """A codec that does not compress and is not a dataclass."""
+
+    name: ClassVar[str] = "plain"
+
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        """Return the bytes of a frame."""
+        return frame.tobytes()
+
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        """Return the payload."""
+        return payload
 
 
 def roundtrip(codec: Codec, frames: NDArray[Any]) -> list[bytes]:
@@ -19,3 +36,15 @@ def roundtrip(codec: Codec, frames: NDArray[Any]) -> list[bytes]:
     codec.decode_into(payloads, out)
     assert out.tobytes() == frames.tobytes()
     return payloads
+
+
+def peak_of_refusal(codec: Codec, payload: bytes) -> int:
+    """Return how many bytes were allocated at most while a payload was refused for a frame of 1,000 bytes."""
+    out = np.empty((1, 1000), np.uint8)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptPayload):
+            codec.decode_into([payload], out)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

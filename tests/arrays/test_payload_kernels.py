@@ -14,7 +14,6 @@ from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import accepted_codec
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.adaptive import Adaptive
-from sb3_compressed.common.probes import FORCE_FALLBACKS
 from sb3_compressed.errors import CorruptPayload
 
 
@@ -37,11 +36,6 @@ CODEC = Adaptive()
 HANDLE = handle_of(CODEC)
 
 needs_layout = pytest.mark.skipif(not payload_kernels.LAYOUT_IS_KNOWN, reason="Python reads slots: the probe failed")
-
-
-@pytest.mark.skipif(FORCE_FALLBACKS, reason="all probes are forced to fail")
-def test_the_probe_succeeds_in_this_interpreter() -> None:
-    assert payload_kernels.LAYOUT_IS_KNOWN, "CPython lays tuples and bytes out as expected; else reading is slow"
 
 
 @needs_layout

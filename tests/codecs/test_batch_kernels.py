@@ -11,7 +11,6 @@ from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from programs import run
 from roundtrips import roundtrip
 
 from sb3_compressed.codecs import BytesCodec, TrainableCodec, get_codec, lz4, zstd, zstd_dict
@@ -115,20 +114,6 @@ def test_payloads_are_decoded_without_the_functions_of_a_library(name: str, monk
     with pytest.raises(CorruptPayload) as caught:
         codec.decode_into([*payloads[:2], payloads[2][:-1]], np.empty_like(frames))
     assert caught.value.index == 2
-
-
-@needs_libraries
-def test_all_libraries_export_their_functions() -> None:
-    for module, name in LIBRARIES.values():
-        assert getattr(module, name)() is not None, "decoding would be slow"
-
-
-def test_forced_fallbacks_use_no_functions() -> None:
-    code = """
-from sb3_compressed.codecs import lz4, zstd
-print(lz4.lz4_functions(), zstd.zstd_functions())
-"""
-    assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="1") == "None None\n"
 
 
 @pytest.mark.parametrize("name", ["none", "zstd", "zstd-dict", "delta", "rle", "gzip"])

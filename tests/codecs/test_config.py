@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,22 +13,16 @@ from drawn_examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from roundtrips import roundtrip
+from roundtrips import Plain, roundtrip
 
-from sb3_compressed.codecs import (
-    BytesCodec,
-    Codec,
-    TrainableCodec,
-    available_codecs,
-    codec_from_config,
-    get_codec,
-    registry,
-)
+from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, codec_from_config, get_codec, registry
 from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
 from sb3_compressed.codecs.config import abbreviate, arguments_from_json, dtype_from_text
 from sb3_compressed.codecs.rle import Rle
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError
+
+pytestmark = pytest.mark.usefixtures("restored_registry")
 
 TRAINABLE = [name for name in available_codecs() if isinstance(get_codec(name), TrainableCodec)]
 
@@ -109,28 +102,6 @@ def test_trained_state_survives_json(name: str) -> None:
 
 
 # -- codecs of users -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def restored_registry() -> Iterator[None]:
-    """Restore the registry after each test."""
-    before = dict(registry._registry)
-    yield
-    registry._registry.clear()
-    registry._registry.update(before)
-
-
-class Plain(BytesCodec):
-    """A codec that does not compress and is not a dataclass."""
-
-    name: ClassVar[str] = "plain"
-    library_errors: ClassVar[tuple[type[Exception], ...]] = ()
-
-    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
-        return frame.tobytes()
-
-    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
-        return payload
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from roundtrips import Plain
 
 import sb3_compressed.codecs
-from sb3_compressed.codecs import BytesCodec, Codec, available_codecs, get_codec, register_codec, registry
+from sb3_compressed.codecs import Codec, available_codecs, get_codec, register_codec
 from sb3_compressed.codecs.raw import Raw
 from sb3_compressed.errors import CodecError, InvalidShorthand, LevelOutOfRange, UnknownCodec
 
@@ -23,28 +24,12 @@ SHIPPED = {"none", "rle", "rle-jit", "gzip", "igzip", "zstd", "zstd-dict", "delt
 
 
 @dataclass(frozen=True)
-class Mine(BytesCodec):
+class Mine(Plain):
     """A codec of a user, without compression."""
 
     name: ClassVar[str] = "mine"
-    library_errors: ClassVar[tuple[type[Exception], ...]] = ()
 
     spice: str = "salt"
-
-    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
-        return frame.tobytes()
-
-    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
-        return payload
-
-
-@pytest.fixture
-def restored_registry() -> Iterator[None]:
-    """Restore the registry after a test."""
-    before = dict(registry._registry)
-    yield
-    registry._registry.clear()
-    registry._registry.update(before)
 
 
 def concrete_codecs() -> Iterator[type[Codec]]:
