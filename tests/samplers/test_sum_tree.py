@@ -24,7 +24,6 @@ Floats = NDArray[np.float64]
 
 def arrays_of(tree: SumTree) -> list[NDArray[Any]]:
     """Return all sums, maxima and flags."""
-    assert tree.total >= 0, "loaded trees compute their sums when they are needed"
     return [tree._sums, tree._maxima, tree._flags]
 
 
