@@ -80,12 +80,6 @@ class SumTree:
         """The maximum value of the items that were updated since they were added, 0 if there are none."""
         return float(self._maxima[-FANOUT])
 
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes, once all items were written."""
-        arrays = self._sums, self._maxima, self._flags, self._scratch, self._starts
-        return sum(array.nbytes for array in arrays)
-
     def add(self, items: NDArray[np.int64], values: ArrayLike) -> None:
         """Set the values of new items, which were not drawn or updated yet.
 
