@@ -150,7 +150,8 @@ class FrameDeduplicator:
         before = self._previous_items()
         self._previous = PreviousRow(items, self.encoder.layout)
         if before is not None and before.shape == items.shape:
-            self._previous.assign(before)
+            self._previous.items[...] = before
+            self._previous.is_valid = True
         return self._previous
 
     def _previous_items(self) -> NDArray[Any] | None:
@@ -265,11 +266,6 @@ class PreviousRow:
         self._frame_axes = frame_axes
         self._n_new = np.empty((2, len(items)), dtype=np.int64)
         self._frames, self._frame_rows = self._new_frames(2)
-
-    def assign(self, items: NDArray[Any]) -> None:
-        """Copy a row of any memory layout."""
-        self.items[...] = items
-        self.is_valid = True
 
     def take_new_frames(self, rows: Sequence[NDArray[Any]], n_steps: int = 1) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Extract the new frames of one row or two, and copy the last row, which is not valid yet.

@@ -299,10 +299,6 @@ def _before_fork() -> None:
         task._wait_for_pool()
 
 
-def _after_fork_in_parent() -> None:
-    _claims.release()
-
-
 def _after_fork_in_child() -> None:
     global _claims
     _claims = threading.RLock()
@@ -331,4 +327,6 @@ def _discard_pool() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=lambda: _claims.release(), after_in_child=_after_fork_in_child
+    )
