@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, SupportsIndex
@@ -471,6 +471,14 @@ class CompressedArray(ArrayLike):
         """Set how items are divided into frames, for all arrays that share frames, whose layout is not known yet."""
         if self._deduplicator is not None:
             self._deduplicator.set_layout(layout)
+
+    def store_slots(self, slots: Sequence[Slot]) -> NDArray[Any]:
+        """Store slots that another encoder made, for a codec and a layout of this array.
+
+        :return: references to them as of :meth:`encode_rows`, ``(n,)``
+        :raises OSError: if they cannot be written
+        """
+        return self._store.write(slots)
 
     # -- for trainings ---------------------------------------------------------------------------------------
 

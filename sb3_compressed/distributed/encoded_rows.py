@@ -182,7 +182,7 @@ class Stream:
             for first in range(rows.start, rows.stop, CHUNK):
                 part = range(first, min(first + CHUNK, rows.stop))
                 slots = [slot for row in part for pair in self._slots for slot in pair[row]]
-                references += [*array.store.write(slots).reshape(len(part), 2, -1)]
+                references += [*array.store_slots(slots).reshape(len(part), 2, -1)]
             return references
         pairs = [tuple(values[row] for values in self._values) for row in rows]
         if isinstance(array, CompressedArray):
