@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sb3_compressed import Codec, CorruptPayload
 from sb3_compressed.codecs import BytesCodec
 
-__all__ = ["Plain", "peak_of_refusal", "roundtrip"]
+__all__ = ["Plain", "decode_guarded", "peak_of_refusal", "roundtrip"]
 
 
 class Plain(BytesCodec):
@@ -36,6 +36,20 @@ def roundtrip(codec: Codec, frames: NDArray[Any]) -> list[bytes]:
     codec.decode_into(payloads, out)
     assert out.tobytes() == frames.tobytes()
     return payloads
+
+
+def decode_guarded(codec: Codec, payload: bytes, size: int) -> bytes | None:
+    """Decode a payload between two guards, which must not be overwritten; return ``None`` if it is corrupt."""
+    start = max(size, 64)
+    guarded = np.full(start + size + start, 0xA5, np.uint8)
+    try:
+        codec.decode_into([payload], guarded[start : start + size].reshape(1, size))
+    except CorruptPayload:
+        return None
+    finally:
+        assert (guarded[:start] == 0xA5).all()
+        assert (guarded[start + size :] == 0xA5).all()
+    return guarded[start : start + size].tobytes()
 
 
 def peak_of_refusal(codec: Codec, payload: bytes) -> int:

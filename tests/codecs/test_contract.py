@@ -7,7 +7,6 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from threading import Barrier
 from typing import Any
 
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 from programs import run
-from roundtrips import peak_of_refusal, roundtrip
+from roundtrips import decode_guarded, peak_of_refusal, roundtrip
 
 from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, get_codec
 from sb3_compressed.codecs.adaptive import CODERS, Adaptive, ReferenceFrames
@@ -195,16 +194,6 @@ def test_payload_of_another_length_raises_with_its_index(codec: Codec) -> None:
             with pytest.raises(CorruptPayload, match="payload 1 of the batch") as caught:
                 codec.decode_into([first, damaged, last], np.empty_like(frames))
             assert (caught.value.index, caught.value.slot) == (1, None)
-
-
-def decode_guarded(codec: Codec, payload: bytes, size: int) -> None:
-    """Decode one payload between two guards, which must not be overwritten; ``CorruptPayload`` is allowed."""
-    guarded = np.full((3, max(size, 32)), 0xA5, np.uint8).ravel()
-    start = max(size, 32)
-    with suppress(CorruptPayload):
-        codec.decode_into([payload], guarded[start : start + size].reshape(1, size))
-    assert (guarded[:start] == 0xA5).all()
-    assert (guarded[start + size :] == 0xA5).all()
 
 
 def test_flipped_bits_never_cause_writes_outside_the_output(codec: Codec) -> None:

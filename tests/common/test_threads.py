@@ -148,21 +148,14 @@ def record(seen: list[int], start: int, end: int) -> None:
 
 
 def test_concurrent_callers_each_run_every_chunk_once() -> None:
-    wrong: list[list[int]] = []
-
-    def call() -> None:
+    def call(caller: int) -> None:
         for _ in range(100):
             seen: list[int] = []
             in_chunks(partial(record, seen), 50, 7)
-            if sorted(seen) != [*range(50)]:
-                wrong.append(seen)
+            assert sorted(seen) == [*range(50)]
 
-    callers = [threading.Thread(target=call) for _ in range(8)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+    with ThreadPoolExecutor(8) as callers:
+        list(callers.map(call, range(8)))  # raises what they raise
 
 
 #: Creates a buffer that decodes in threads, and functions that compare its batches with a reference.
