@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sb3_compressed import Codec, CorruptPayload
 from sb3_compressed.codecs import BytesCodec
 
-__all__ = ["Plain", "decode_guarded", "peak_of_refusal", "roundtrip"]
+__all__ = ["Plain", "decode_guarded", "moving_boxes", "peak_of_refusal", "roundtrip"]
 
 
 class Plain(BytesCodec):
@@ -27,6 +27,16 @@ class Plain(BytesCodec):
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Return the payload."""
         return payload
+
+
+def moving_boxes(n: int) -> NDArray[np.uint8]:
+    """Return frames ``(n, 48, 64)`` of one background, on which two boxes move."""
+    rng = np.random.default_rng(0)
+    frames = np.repeat(rng.integers(0, 256, (1, 48, 64), np.uint8), n, axis=0)
+    for frame, corners in zip(frames, rng.integers(0, 40, (n, 2, 2)), strict=True):
+        for row, column in corners:
+            frame[row : row + 6, column : column + 6] = 255
+    return frames
 
 
 def roundtrip(codec: Codec, frames: NDArray[Any]) -> list[bytes]:
