@@ -85,7 +85,7 @@ class FrameDeduplicator:
         slots = self._join(n_new, payloads)
         self._last_slots = slots[-1]
         previous.is_valid = True  # only now: whatever interrupts this, no row is valid without its payloads
-        if encoder.is_trainable:
+        if encoder.handle is not None:  # the codec is trainable
             self._trainer.observe(encoder, frames, payloads, in_background=num_threads > 1, budget=self.budget)
         return slots
 
