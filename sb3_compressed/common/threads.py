@@ -309,9 +309,9 @@ def _after_fork_in_child() -> None:
 def _submit(task: Callable[[], None], n_threads: int) -> None:
     """Submit a task to up to ``n_threads`` threads of the pool, as far as threads can be started."""
     global _pool
-    if _pool is None:
-        _pool = ThreadPool(os.cpu_count() or 1)
     pool = _pool
+    if pool is None:
+        pool = _pool = ThreadPool(os.cpu_count() or 1)
     try:
         for _ in range(n_threads):
             pool.submit(task)
