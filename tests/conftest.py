@@ -16,6 +16,8 @@ from fork_server import import_package
 from storage.folders import folder_in_memory
 from support import Stream, recorded
 
+from sb3_compressed.codecs import registry
+
 __all__ = ["Stream", "recorded"]
 
 import_package()  # pytest-xdist imports this file before it starts processes: kernels are compiled once
@@ -54,3 +56,12 @@ def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 def stream(request: pytest.FixtureRequest) -> Stream:
     """Return the transitions of the environment that the test is parametrised with, ``atari`` where it is not."""
     return recorded(getattr(request, "param", "atari"))
+
+
+@pytest.fixture
+def restored_registry() -> Iterator[None]:
+    """Restore the registry of codecs after a test."""
+    before = dict(registry._registry)
+    yield
+    registry._registry.clear()
+    registry._registry.update(before)

@@ -1,4 +1,4 @@
-"""``BatchPool``: reused memory for batches.
+"""Memory for decoded observations: checked against what is available, pinned for CUDA, and reused by ``BatchPool``.
 
 A batch of images is so large that C's allocator returns its memory to the operating system and requests it anew each
 time, and the first touch of each new page takes about as long as decoding what is written there.
@@ -14,14 +14,47 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.checked_empty import checked_empty
-from sb3_compressed.arrays.pinned_memory import empty_pinned
-from sb3_compressed.common.probes import holds, references_are_counted
+from sb3_compressed.common.memory import available_memory
 
-__all__ = ["BatchPool", "Empty"]
+__all__ = ["BatchPool", "Empty", "checked_empty"]
 
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """Returns an uninitialized array, as :func:`numpy.empty` does."""
+
+#: Smaller arrays do not check the available memory.
+MIN_CHECKED_NBYTES = 1 << 28
+#: Larger arrays are not pinned, since PyTorch never frees pinned memory: it is enough for 2048 observations of four
+#: frames of 84 by 84 pixels.
+MAX_PINNED_NBYTES = 64 * 1024 * 1024
+
+
+def checked_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an uninitialized array as :func:`numpy.empty` does, but raise before the system kills the process.
+
+    :raises MemoryError: if there is not enough memory
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes > MIN_CHECKED_NBYTES and nbytes > (available := available_memory()):
+        raise MemoryError(
+            f"decoded observations of shape {shape} take {nbytes / 1e9:.1f} GB, and {available / 1e9:.1f} GB of memory "
+            "are available; decode parts, as in array[start : start + 1000]"
+        )
+    return np.empty(shape, dtype)
+
+
+def empty_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:  # pragma: no cover  # needs CUDA
+    """Return an uninitialized array in pinned memory, from which CUDA devices copy in the background.
+
+    PyTorch's allocator reuses such memory once nothing refers to it and all copies from it are complete
+    (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-memory-pinning).
+    """
+    import torch as th
+
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not 0 < nbytes <= MAX_PINNED_NBYTES:
+        return checked_empty(shape, dtype)
+    pinned: NDArray[np.uint8] = th.empty(nbytes, dtype=th.uint8, pin_memory=True).numpy()
+    return pinned.view(dtype).reshape(shape)
 
 
 class BatchPool:
@@ -81,7 +114,7 @@ class BatchPool:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array as :func:`numpy.empty` does."""
         nbytes = math.prod(shape) * dtype.itemsize
-        if nbytes < self.MIN_NBYTES or not REFERENCES_ARE_COUNTED:
+        if nbytes < self.MIN_NBYTES:
             return checked_empty(shape, dtype)
         for key in reversed(list(self._blocks)):  # the last used first, so that unneeded ones are freed
             entry = self._blocks.pop(key, None)
@@ -112,6 +145,3 @@ def _count_of_unshared() -> int:
 
 #: Python's reference count of an object with one local name, which differs between versions.
 UNSHARED = _count_of_unshared()
-
-REFERENCES_ARE_COUNTED = holds(references_are_counted)
-"""Whether Python's reference counts show that a block is unused; otherwise none is reused."""

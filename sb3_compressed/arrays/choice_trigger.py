@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.codec_choice import OBJECT_NBYTES, Choice, choose, measured
-from sb3_compressed.arrays.stack_frames import stack_frames
 from sb3_compressed.arrays.time_budget import Load, TimeBudget
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.common.warning import warn_user
 
-__all__ = ["ChoiceTrigger"]
+__all__ = ["ChoiceTrigger", "stack_frames"]
 
 
 class ChoiceTrigger:
@@ -24,7 +24,6 @@ class ChoiceTrigger:
     short.
 
     :ivar choice: the last choice, ``None`` before the first
-    :ivar was_chosen: after unpickling, whether the pickled codec had been chosen
     """
 
     #: Frames that candidates are compared on, at most and at least, and the most bytes of these above the least number.
@@ -36,7 +35,6 @@ class ChoiceTrigger:
 
     def __init__(self) -> None:
         self.choice: Choice | None = None
-        self.was_chosen = False
         self._load: Load | None = None  # for which the codec was chosen since it was trained
         self._may_encode_later = False  # at the last choice
         self._n_encoded = 0  # frames, in all
@@ -149,3 +147,10 @@ def _choose(
     if not candidates:
         return None
     return choose(candidates, load, max_nbytes=max_nbytes, may_encode_later=may_encode_later, present=present)
+
+
+def stack_frames(frames: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return frames as one array, with their axes in the order that those of the first have in memory."""
+    axes = sorted(range(frames[0].ndim), key=lambda axis: -frames[0].strides[axis])
+    stacked = np.stack([frame.transpose(axes) for frame in frames])
+    return stacked.transpose(0, *(1 + axes.index(axis) for axis in range(len(axes))))

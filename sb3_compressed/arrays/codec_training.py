@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.choice_trigger import ChoiceTrigger
+from sb3_compressed.arrays.choice_trigger import ChoiceTrigger, stack_frames
 from sb3_compressed.arrays.codec_choice import OBJECT_NBYTES, Choice
 from sb3_compressed.arrays.drift_detection import DriftDetector
-from sb3_compressed.arrays.stack_frames import stack_frames
+from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.common.threads import BackgroundTask
@@ -83,29 +83,31 @@ class CodecTrainer:
 
     def observe(
         self,
-        codec: TrainableCodec,
+        encoder: FrameEncoder,
         frames: NDArray[Any],
         payloads: Sequence[bytes],
         *,
-        in_background: bool = False,
-        budget: TimeBudget | None = None,
-        n_frames: int = 1,
-    ) -> TrainableCodec:
-        """Observe new frames; return the codec to use from now on, usually the same.
+        in_background: bool,
+        budget: TimeBudget | None,
+    ) -> None:
+        """Observe new frames, and give the encoder another codec if one is ready.
 
+        :param encoder: what encoded the frames, with a trainable codec
         :param frames: ``(n, *frame_shape)``
         :param payloads: their payloads
         :param in_background: whether the codec may train in another thread
         :param budget: the time that coding may take; ``None`` for the codec as it is
-        :param n_frames: frames of an observation
         :raises Exception: what the training raised
         """
         n_passed = self._n_frames + len(frames)
         if n_passed <= self._next_event:  # as nearly always
             self._n_frames = n_passed
-            return codec
-        if self._training is not None:
-            return self._finished(codec) if self._training.is_done else codec
+            return
+        if (training := self._training) is not None:
+            if training.is_done:
+                self._training = None
+                self._use(encoder, training.result)
+            return
         n_new = n_passed - self._n_measured
         self.trigger.count(n_new, payloads)
         has_drifted = self._drift.observe(frames, payloads, n_new)
@@ -116,12 +118,13 @@ class CodecTrainer:
         is_early = self._interval < self.LONGEST
         sample = self.collect(frames)
         self._next_event = min(self._next_sample, self._n_frames + self._drift.next_measurement(len(frames)))
+        codec: TrainableCodec = encoder.codec  # type: ignore[assignment]
         if sample is None:
             if budget is not None and in_background:
-                choose = self.trigger.observe(codec, frames, budget, n_frames)
+                choose = self.trigger.observe(codec, frames, budget, encoder.n_frames)
                 if choose is not None:
                     self._training = BackgroundTask(partial(_chosen, choose, codec, self._trained_nbytes))
-            return codec
+            return
         choice = self.trigger.choice
         final = None if choice is None else choice.final.codec
         if self._has_changed:
@@ -130,31 +133,27 @@ class CodecTrainer:
             work = partial(_train, codec, sample, None if is_early else self._trained_nbytes, final)
         if in_background:
             self._training = BackgroundTask(work)
-            return codec
-        return self._use(codec, work)
+        else:
+            self._use(encoder, work)
 
-    def finish(self, codec: TrainableCodec) -> TrainableCodec:
-        """Wait for the training in another thread; return the codec to use from now on.
+    def finish(self, encoder: FrameEncoder) -> None:
+        """Wait for the training in another thread, and give its codec to the encoder.
 
         An error in it is left to the next :meth:`observe`.
         """
-        if self._training is None:
-            return codec
-        self._training.wait()
-        return codec if self._training.error is not None else self._finished(codec)
+        if (training := self._training) is not None:
+            training.wait()
+            if training.error is None:
+                self._training = None
+                self._use(encoder, training.result)
 
-    def _finished(self, codec: TrainableCodec) -> TrainableCodec:
-        """Return the codec to use after the training in another thread, and wait for it."""
-        training, self._training = self._training, None
-        return codec if training is None else self._use(codec, training.result)
+    def _use(self, encoder: FrameEncoder, train: Callable[[], Outcome]) -> None:
+        """Give the encoder the codec of a training.
 
-    def _use(self, codec: TrainableCodec, train: Callable[[], Outcome]) -> TrainableCodec:
-        """Return the codec to use from now on.
-
-        :param codec: the previous one
-        :param train: returns the result of a training
+        :param train: returns the result of the training
         """
         has_changed, self._has_changed = self._has_changed, False
+        codec: TrainableCodec = encoder.codec  # type: ignore[assignment]
         trained = codec
         try:
             trained, nbytes, choice = train()
@@ -171,8 +170,8 @@ class CodecTrainer:
                 self.trigger.update_codec(trained)
             in_use = self.trigger.choice
             self._drift.restart(nbytes if in_use is None or in_use.later is None else math.inf)
+            encoder.set_codec(trained)
             codec.release_encoder()
-        return trained
 
     def collect(self, frames: NDArray[Any]) -> list[NDArray[Any]] | None:
         """Collect from new frames ``(n, *frame_shape)``; return the frames of a sample once it is complete."""
@@ -209,14 +208,10 @@ class CodecTrainer:
     def __getstate__(self) -> dict[str, Any]:
         # A pickle is to be as large as the payloads: the sample is left out and collected anew. A training has been
         # finished, see finish(), unless it failed.
-        was_chosen = self.trigger.choice is not None or self.trigger.was_chosen
-        return {"_interval": self._interval, "_trained_nbytes": self._trained_nbytes, "was_chosen": was_chosen}
+        return {"_interval": self._interval, "_trained_nbytes": self._trained_nbytes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
-        self._interval = state["_interval"]
-        self._trained_nbytes = state["_trained_nbytes"]
-        self.trigger.was_chosen = state.get("was_chosen", False)  # pickles of version 0.2 lack it
+        self.restore({"interval": state["_interval"], "learned_nbytes": state["_trained_nbytes"]})
 
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the sample."""

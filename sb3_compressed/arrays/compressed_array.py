@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.array_like import ArrayLike
-from sb3_compressed.arrays.batch_pool import Empty
+from sb3_compressed.arrays.batch_pool import Empty, checked_empty
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
-from sb3_compressed.arrays.checked_empty import checked_empty
 from sb3_compressed.arrays.codec_choice import Choice
 from sb3_compressed.arrays.decoding import LocatedItems
 from sb3_compressed.arrays.encoding import FrameEncoder

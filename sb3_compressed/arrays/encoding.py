@@ -38,7 +38,6 @@ class FrameEncoder:
         self.item_shape = item_shape
         self.dtype = dtype
         self.layout = layout
-        self.is_trainable = isinstance(codec, TrainableCodec)  # and so are the codecs trained from it
         self.set_codec(codec)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -83,12 +82,11 @@ class FrameEncoder:
             frames are new
         """
         n_frames, n_new = self.n_frames, len(new)
-        if not self.is_trainable:
+        handle = self.handle
+        if handle is None:
             if self.layout is None:
                 return new[0]
             return (*previous[n_new:], *new) if n_new < n_frames else tuple(new)  # type: ignore[index]
-        handle = self.handle
-        assert handle is not None
         if n_new == n_frames:
             return (handle, *new)
         handles, payloads = unpack_slot(previous)

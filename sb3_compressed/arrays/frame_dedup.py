@@ -85,17 +85,8 @@ class FrameDeduplicator:
         slots = self._join(n_new, payloads)
         self._last_slots = slots[-1]
         previous.is_valid = True  # only now: whatever interrupts this, no row is valid without its payloads
-        if encoder.is_trainable:
-            codec = self._trainer.observe(
-                encoder.codec,  # type: ignore[arg-type]
-                frames,
-                payloads,
-                in_background=num_threads > 1,
-                budget=self.budget,
-                n_frames=encoder.n_frames,
-            )
-            if codec is not encoder.codec:
-                encoder.set_codec(codec)
+        if encoder.handle is not None:  # the codec is trainable
+            self._trainer.observe(encoder, frames, payloads, in_background=num_threads > 1, budget=self.budget)
         return slots
 
     @property
@@ -115,14 +106,16 @@ class FrameDeduplicator:
 
     def set_layout(self, layout: FrameLayout) -> None:
         """Set the encoder's layout, which is not known yet."""
-        self._detector = None
-        self._previous, self._last_slots = None, []  # the last row was stored as whole items
+        # The last row was stored as whole items, so there are no payloads of its frames to refer to. In this order,
+        # whatever interrupts it: no row is valid without slots, and no slots of whole items are joined.
+        self._previous = None
+        self._last_slots = []
         self.encoder.layout = layout
+        self._detector = None
 
     def finish_training(self) -> None:
         """Wait for a training in another thread, so that copies of this object and checkpoints use its result."""
-        if isinstance(self.encoder.codec, TrainableCodec):
-            self.encoder.set_codec(self._trainer.finish(self.encoder.codec))
+        self._trainer.finish(self.encoder)
 
     def _join(self, n_new: NDArray[np.int64], payloads: list[bytes]) -> list[list[Slot]]:
         """Return the slots of rows from the payloads of their new frames.
@@ -157,7 +150,8 @@ class FrameDeduplicator:
         before = self._previous_items()
         self._previous = PreviousRow(items, self.encoder.layout)
         if before is not None and before.shape == items.shape:
-            self._previous.assign(before)
+            self._previous.items[...] = before
+            self._previous.is_valid = True
         return self._previous
 
     def _previous_items(self) -> NDArray[Any] | None:
@@ -178,14 +172,10 @@ class FrameDeduplicator:
             if layout is not None:
                 explicit = self.encoder.layout
                 if explicit is None:
-                    # The last row was stored as whole items, so there are no payloads of its frames to refer to. In
-                    # this order, whatever interrupts it: no row is valid without slots, and no slots of whole items
-                    # are joined.
-                    self._previous = None
-                    self._last_slots = []
-                    self.encoder.layout = layout
+                    self.set_layout(layout)
+                    return
                 self._detector = None
-                if explicit is not None and not detector.explains(explicit):
+                if not detector.explains(explicit):
                     warn_user(
                         f"frames do not repeat with frame_stack={explicit.n_frames}, so each observation is stored "
                         f"whole: these observations are stacks of {layout.n_frames} frames along axis {layout.axis}. "
@@ -197,15 +187,14 @@ class FrameDeduplicator:
     def __getstate__(self) -> dict[str, Any]:
         # The payloads contain the same as the previous row; the buffer sets a time budget.
         left_out = {"_previous": None, "_unchosen": None, "budget": None}
-        return {**self.__dict__, **left_out}
+        return {**self.__dict__, **left_out, "was_chosen": self.choice is not None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"_unchosen": None, "budget": None, **state})  # pickles of version 0.2 lack both
+        was_chosen = state.pop("was_chosen", False)  # pickles of version 0.2 lack it, and the two others
+        self.__dict__.update({"_unchosen": None, "budget": None, **state})
         self._last_slots = [*map(with_handles, self._last_slots)]
-        codec = self.encoder.codec
-        if self._trainer.trigger.was_chosen and isinstance(codec, TrainableCodec):
-            self._trainer.trigger.was_chosen = False
-            self.encoder.set_codec(codec.unchosen())
+        if was_chosen and isinstance(self.encoder.codec, TrainableCodec):
+            self.encoder.set_codec(self.encoder.codec.unchosen())
 
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the codec."""
@@ -277,11 +266,6 @@ class PreviousRow:
         self._frame_axes = frame_axes
         self._n_new = np.empty((2, len(items)), dtype=np.int64)
         self._frames, self._frame_rows = self._new_frames(2)
-
-    def assign(self, items: NDArray[Any]) -> None:
-        """Copy a row of any memory layout."""
-        self.items[...] = items
-        self.is_valid = True
 
     def take_new_frames(self, rows: Sequence[NDArray[Any]], n_steps: int = 1) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Extract the new frames of one row or two, and copy the last row, which is not valid yet.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.codec_handle import codec_of
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, slots_nbytes, tables_nbytes
-from sb3_compressed.arrays.payload_batch import MAX_CODECS, PayloadBatch
+from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import AcceptedCodec, Slot, accepted_codec
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
@@ -62,7 +62,7 @@ class MemorySlotStore:
         n_slots = len(references)
         places = np.empty((n_slots * n_frames, 3), dtype=np.int64)
         offsets = np.empty(n_slots + 1, dtype=np.int64)
-        found = np.empty((min(n_slots * n_frames, MAX_CODECS), 3), dtype=np.int64)
+        found = np.empty((n_slots * n_frames, 3), dtype=np.int64)
         addresses = np.frombuffer(references, dtype=np.int64)  # the memory of an object array
         n_codecs = kernels.locate_payloads(
             addresses, n_frames, int(isinstance(self.codec, Codec)), kernels.TYPE_ADDRESSES, found, offsets, places

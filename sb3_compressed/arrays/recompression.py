@@ -163,10 +163,6 @@ class Recompressor:
                 self._has_warned = True
                 warn_user(f"some frames could not be compressed further and stay as they are: {error!r}")
             result = _Result(self._old, 0.0, _Replaced({}, {}))
-        self._replace(arrays, result)
-
-    def _replace(self, arrays: Sequence[CompressedArray], result: _Result) -> None:
-        """Replace slots by those that the other thread has encoded."""
         if all(array is read for array, read in zip(arrays, self._arrays, strict=True)):  # else, they were replaced
             for array, old, new in zip(arrays, self._old, result.slots, strict=True):
                 array.replace_slots(self._rows, old, new)
@@ -245,12 +241,8 @@ def _recompressed(
 
 def _with(old: NDArray[Any], replaced: dict[int, tuple[Slot, Slot]]) -> NDArray[Any]:
     """Return a copy of an array of slots in which some are replaced."""
-    new = old.copy()
-    flat = new.reshape(-1)
-    for index, slot in enumerate(old.ravel().tolist()):
-        if id(slot) in replaced:
-            flat[index] = replaced[id(slot)][1]
-    return new
+    new = (replaced.get(id(slot), (slot, slot))[1] for slot in old.ravel().tolist())
+    return np.fromiter(new, dtype=object, count=old.size).reshape(old.shape)
 
 
 def _encoded_again(

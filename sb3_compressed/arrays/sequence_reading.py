@@ -96,7 +96,7 @@ class _Reading:
     def items(self) -> SequenceObservations:
         """Return observations."""
         array, shape = self.array, (self.batch_size, self.n_steps, *self.array.shape[2:])
-        values = self._empty(shape)
+        values = self._allocate(shape, array.dtype)
         items = values.reshape(-1, *shape[2:])
         if isinstance(array, CompressedArray):
             array._decode(self._references(), items, self.index)
@@ -104,9 +104,13 @@ class _Reading:
             items[...] = array[self.index]
             if self.with_next:
                 items[self.ahead] = (array if self.next_array is None else self.next_array)[self.ahead_index]
-        next_values = None if self.is_consecutive(values) else self._empty((*shape[:1], shape[1] - 1, *shape[2:]))
-        if next_values is not None:
-            next_values.reshape(-1, *shape[2:])[...] = self.next_array[self._index_of_steps()]
+        next_values = None
+        if not self.is_consecutive(values):
+            rows = self.steps.rows
+            next_values = self._allocate((*rows.shape, *shape[2:]), array.dtype)
+            next_values.reshape(-1, *shape[2:])[...] = self.next_array[
+                rows.reshape(-1), np.repeat(self.steps.envs, rows.shape[1])
+            ]
             clear_padding(next_values, self.steps.first, self.steps.stop)
         clear_padding(values, self.steps.first, self.last + 1)
         return SequenceObservations(values, None, next_values)
@@ -132,7 +136,7 @@ class _Reading:
         n_pairs = align_frames(places, layout.n_frames, self.steps.first, self.last, self.n_steps, numbers, pairs)
         pairs = pairs[:n_pairs]
         numbers = np.concatenate((numbers, pairs[:, 1]))
-        frames = self._empty((len(numbers), *layout.frame_shape))
+        frames = self._allocate((len(numbers), *layout.frame_shape), array.dtype)
         stored = frames if array.elem_type == array.dtype else np.empty(frames.shape, array.elem_type)
         try:
             decode(batch.select(numbers), None, stored, array.num_threads)
@@ -151,11 +155,15 @@ class _Reading:
 
         :param values: the observations, where they are not compressed
         """
-        if not self.with_next or self.next_array is None or not isinstance(self.next_array, CompressedArray):
-            return self._has_equal_values(values)
-        sequence, step = self._followed_steps()
-        rows, envs = self.steps.rows, self.steps.envs[sequence]
+        if not self.with_next or self.next_array is None:
+            return True
+        rows, positions = self.steps.rows, np.arange(self.steps.rows.shape[1])
+        is_followed = (positions >= self.steps.first[:, None]) & (positions < self.steps.stop[:, None] - 1)
+        sequence, step = np.nonzero(is_followed)
+        envs = self.steps.envs[sequence]
         index, next_index = (rows[sequence, step + 1], envs), (rows[sequence, step], envs)
+        if values is not None and not isinstance(self.next_array, CompressedArray):
+            return _have_equal_bytes(values[sequence, step + 1], self.next_array[next_index])
         references, next_references = self.array.slots[index], self.next_array.slots[next_index]
         if references.dtype == object:
             # References are compared first: equal slots are mostly the same object.
@@ -168,24 +176,6 @@ class _Reading:
         index, next_index = ((row[differ], env[differ]) for row, env in (index, next_index))
         return _have_equal_bytes(np.asarray(self.array[index]), np.asarray(self.next_array[next_index]))
 
-    def _has_equal_values(self, values: NDArray[Any] | None) -> bool:
-        if values is None or not self.with_next or self.next_array is None:
-            return True
-        sequence, step = self._followed_steps()
-        next_values = self.next_array[self.steps.rows[sequence, step], self.steps.envs[sequence]]
-        return _have_equal_bytes(values[sequence, step + 1], next_values)
-
-    def _followed_steps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the sequence and position of each step that another one follows."""
-        positions = np.arange(self.steps.rows.shape[1])
-        followed = (positions >= self.steps.first[:, None]) & (positions < self.steps.stop[:, None] - 1)
-        sequence, step = np.nonzero(followed)
-        return sequence, step
-
-    def _index_of_steps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        rows = self.steps.rows
-        return rows.reshape(-1), np.repeat(self.steps.envs, rows.shape[1])
-
     def _references(self) -> NDArray[Any]:
         references: NDArray[Any] = self.array.slots[self.index]
         if self.with_next:
@@ -196,10 +186,6 @@ class _Reading:
     def _located(self, error: CorruptPayload, step: int) -> CorruptPayload:
         slot = self.array._index_of_slot(self.index, step)
         return CorruptPayload(error.reason, step, slot)
-
-    def _empty(self, shape: tuple[int, ...]) -> NDArray[Any]:
-        values: NDArray[Any] = self._allocate(shape, self.array.dtype)
-        return values
 
 
 def clear_padding(values: NDArray[Any], first: NDArray[np.int64], stop: NDArray[np.int64]) -> None:

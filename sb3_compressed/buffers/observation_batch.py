@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.batch_pool import Empty
-from sb3_compressed.arrays.checked_empty import checked_empty
+from sb3_compressed.arrays.batch_pool import Empty, checked_empty
 from sb3_compressed.arrays.decoding import LocatedItems
 from sb3_compressed.common.spaces import Key
 

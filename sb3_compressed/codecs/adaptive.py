@@ -296,12 +296,17 @@ class Adaptive(BytesCodec, TrainableCodec):
     def _layout_of(self, frames: NDArray[Any]) -> tuple[int, int, int]:
         """Return the bytes of a line of pixels and of a color plane, in the order in which frames are stored.
 
-        The third number is the bytes of a pixel if equal tiles are searched for in the frame itself, else 0.
+        The second number is 0 for frames of one color, and for channel-last ones. The third number is the bytes of a
+        pixel if equal tiles are searched for in the frame itself, else 0.
         """
         if self._is_channel_last(frames):
             line, plane, pixel = self.channels * frames.shape[-1], 0, self.channels
         else:
-            (line, plane), pixel = _line_and_plane_nbytes(frames), frames.itemsize
+            line, plane, pixel = frames.shape[-1] * frames.itemsize, 0, frames.itemsize
+            if frames.ndim > 3 and frames.shape[-1] < frames.shape[1]:  # channel-last
+                line *= frames.shape[-2]
+            elif frames.ndim > 3 and frames.shape[-3] > 1:
+                plane = line * frames.shape[-2]
         return line, plane, pixel if self.finds_tiles else 0
 
     def _encode_whole(self, rows: NDArray[np.uint8]) -> list[bytes]:
@@ -310,7 +315,7 @@ class Adaptive(BytesCodec, TrainableCodec):
             return self._zstd.encode(rows)
         if self.coder == "raw":
             return raw_payloads(rows)
-        payloads = self._lz4.encode(rows, delta_kernels()) if rows.size else [b""] * len(rows)
+        payloads = self._lz4.encode(rows) if rows.size else [b""] * len(rows)
         larger = [index for index, payload in enumerate(payloads) if not payload]
         if larger:
             raw = raw_payloads(rows if len(larger) == len(rows) else rows[larger])
@@ -366,16 +371,3 @@ def coder_of(payload: bytes) -> str:
     """Return which coder wrote a payload of ``delta``."""
     header = payload[0] if payload else 0
     return "zstd" if header < FIRST_REFERENCE else {LZ4_BLOCK: "lz4", RAW: "raw"}.get(header, "delta")
-
-
-def _line_and_plane_nbytes(frames: NDArray[Any]) -> tuple[int, int]:
-    """Return the bytes of a line of pixels and of a color plane in frames ``(n, *frame_shape)``.
-
-    :return: the latter is 0 for frames of one color, and for channel-last ones
-    """
-    line: int = frames.shape[-1] * frames.itemsize
-    if frames.ndim <= 3:
-        return line, 0
-    if frames.shape[-1] < frames.shape[1]:  # channel-last
-        return line * frames.shape[-2], 0
-    return line, line * frames.shape[-2] * (frames.shape[-3] > 1)

@@ -79,8 +79,8 @@ class Codec(ABC):
     chunk_nbytes: ClassVar[int] = 1 << 20
 
     def __post_init__(self) -> None:  # of dataclasses
-        if self.levels is not None:
-            self._check_level(self.compresslevel)  # type: ignore[attr-defined]
+        if self.levels is not None and (level := self.compresslevel) not in self.levels:  # type: ignore[attr-defined]
+            raise LevelOutOfRange(f"codec {self.name!r} supports the levels {self.levels}, got {level!r}")
 
     @abstractmethod
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
@@ -167,10 +167,6 @@ class Codec(ABC):
             raise
         except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             raise CodecError(f"cannot create a codec from {abbreviate(config)}: {error}") from error
-
-    def _check_level(self, level: object) -> None:
-        if self.levels is None or level not in self.levels:
-            raise LevelOutOfRange(f"codec {self.name!r} supports the levels {self.levels}, got {level!r}")
 
     def __copy__(self) -> Codec:
         return self  # it is immutable
@@ -339,7 +335,7 @@ class BytesCodec(Codec):
         cls, codecs: Sequence[Self], payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None
     ) -> None:
         """Decode payloads of different codecs of this class; see :meth:`Codec.decode_batch`."""
-        rows = output_bytes(out, len(payloads))
+        rows = output_bytes(out, len(payloads.places))
         done = new_status(done, len(rows))
         size = rows.shape[1]
         if rows.size:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
+import pkgutil
 import re
 from typing import Any
 
@@ -152,8 +152,7 @@ def codec_class(name: str, shorthand: str | None = None) -> type[Codec]:
         where = "" if shorthand == name else f" in {shorthand!r}"
         raise UnknownCodec(f"unknown codec {name!r}{where}{hint}; {_list_available()}") from None
     if isinstance(entry, str):
-        module, _, attribute = entry.partition(":")
-        entry = _registry[name] = getattr(importlib.import_module(module), attribute)
+        entry = _registry[name] = pkgutil.resolve_name(entry)
     return entry
 
 

@@ -7,7 +7,6 @@ A payload is one header byte and the bytes of the frame in C order, or a block i
 from __future__ import annotations
 
 from itertools import pairwise
-from types import ModuleType
 
 import lz4.block
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, RAW
 from sb3_compressed.codecs.lz4_library import MAX_DICTIONARY_NBYTES, loaded_stream, lz4_functions
+from sb3_compressed.codecs.reference_frames import delta_kernels
 
 __all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
 
@@ -29,7 +29,7 @@ def raw_payloads(rows: NDArray[np.uint8]) -> list[bytes]:
 
 
 class Lz4Blocks:
-    """LZ4 with a dictionary; immutable.
+    """LZ4 with a dictionary, for frames that are not empty; immutable.
 
     :param dictionary: bytes that frames have in common
     """
@@ -38,17 +38,20 @@ class Lz4Blocks:
         self.dictionary = dictionary[-MAX_DICTIONARY_NBYTES:]
         self._streams: list[NDArray[np.uint8]] = []  # an empty one, and one that has loaded the dictionary
 
-    def encode(self, rows: NDArray[np.uint8], kernels: ModuleType) -> list[bytes]:
+    def encode(self, rows: NDArray[np.uint8]) -> list[bytes]:
         """Compress frames ``(n, frame_nbytes)``; the payload of one that does not become smaller is empty."""
         functions = lz4_functions()
-        if functions is None or not rows.size:
-            return [self._compress(row) for row in rows]
+        if functions is None:
+            blocks = [lz4.block.compress(row, store_size=False, dict=self.dictionary) for row in rows]
+            return [HEADER_LZ4 + block if 1 + len(block) < rows.shape[1] else b"" for block in blocks]
         streams = self._streams[:2]  # a copy: another thread may clear the list
-        empty, loaded = streams or self._new_streams()
+        if not streams:
+            self._streams[:] = streams = [loaded_stream(b""), loaded_stream(self.dictionary)]
+        empty, loaded = streams
         stream = empty.copy()  # other threads have their own
         payloads, ends = np.empty(rows.size, np.uint8), np.empty(len(rows), np.int64)
         addresses = np.array(functions, dtype=np.int64)
-        n_bytes = kernels.encode_blocks(rows, addresses, loaded.ctypes.data, stream.ctypes.data, payloads, ends)
+        n_bytes = delta_kernels().encode_blocks(rows, addresses, loaded.ctypes.data, stream.ctypes.data, payloads, ends)
         data = payloads[:n_bytes].tobytes()
         bounds = [0, *ends.tolist()]
         return [data[start:end] for start, end in pairwise(bounds)]
@@ -56,12 +59,3 @@ class Lz4Blocks:
     def release_encoder(self) -> None:
         """Free what only encoding needs; it is created again when needed."""
         self._streams.clear()
-
-    def _new_streams(self) -> list[NDArray[np.uint8]]:
-        streams = [loaded_stream(b""), loaded_stream(self.dictionary)]
-        self._streams[:] = streams
-        return streams
-
-    def _compress(self, row: NDArray[np.uint8]) -> bytes:
-        block: bytes = lz4.block.compress(row, store_size=False, dict=self.dictionary)
-        return HEADER_LZ4 + block if 1 + len(block) < row.size else b""

@@ -92,7 +92,9 @@ def loaded_dictionary(dictionary: bytes) -> NDArray[np.uint8]:
 def _decodes() -> bool:
     """Return whether the exported functions decode what python-zstandard encodes, with and without a dictionary."""
     library = _library()
-    if library.ZSTD_versionNumber() != _number(zstandard.ZSTD_VERSION) or not all(addresses_of(library, EXPORTED)):
+    major, minor, release = zstandard.ZSTD_VERSION
+    is_same_version = library.ZSTD_versionNumber() == 10_000 * major + 100 * minor + release
+    if not is_same_version or not all(addresses_of(library, EXPORTED)):
         return False
     content = dictionary = bytes(range(256)) * 4
     for frame_format in (zstandard.FORMAT_ZSTD1, zstandard.FORMAT_ZSTD1_MAGICLESS):
@@ -107,9 +109,3 @@ def _decodes() -> bool:
         if n_bytes != len(content) or out.tobytes() != content:
             return False
     return True
-
-
-def _number(version: tuple[int, ...]) -> int:
-    """Return a version as the library returns it."""
-    major, minor, release = version
-    return 10_000 * major + 100 * minor + release

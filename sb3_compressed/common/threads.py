@@ -299,10 +299,6 @@ def _before_fork() -> None:
         task._wait_for_pool()
 
 
-def _after_fork_in_parent() -> None:
-    _claims.release()
-
-
 def _after_fork_in_child() -> None:
     global _claims
     _claims = threading.RLock()
@@ -312,7 +308,10 @@ def _after_fork_in_child() -> None:
 
 def _submit(task: Callable[[], None], n_threads: int) -> None:
     """Submit a task to up to ``n_threads`` threads of the pool, as far as threads can be started."""
-    pool = _get_pool()
+    global _pool
+    pool = _pool
+    if pool is None:
+        pool = _pool = ThreadPool(os.cpu_count() or 1)
     try:
         for _ in range(n_threads):
             pool.submit(task)
@@ -322,17 +321,12 @@ def _submit(task: Callable[[], None], n_threads: int) -> None:
         _discard_pool()
 
 
-def _get_pool() -> ThreadPool:
-    global _pool
-    if _pool is None:
-        _pool = ThreadPool(os.cpu_count() or 1)
-    return _pool
-
-
 def _discard_pool() -> None:
     global _pool
     _pool = None
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=lambda: _claims.release(), after_in_child=_after_fork_in_child
+    )

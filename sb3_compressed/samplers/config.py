@@ -16,7 +16,7 @@ from sb3_compressed.samplers.registry import name_of, sampler_class
 from sb3_compressed.samplers.sampler import Sampler
 from sb3_compressed.storage.spaces import parse_sampler
 
-__all__ = ["is_own_class", "sampler_from_config", "sampler_to_config"]
+__all__ = ["sampler_from_config", "sampler_to_config"]
 
 
 def sampler_to_config(sampler: Sampler) -> dict[str, Any]:
@@ -34,11 +34,6 @@ def sampler_to_config(sampler: Sampler) -> dict[str, Any]:
     return {"name": name, "arguments": {each: to_json(value) for each, value in plain.items()}}
 
 
-def is_own_class(config: Any) -> bool:
-    """Return whether a configuration is that of a user's own class, which cannot be constructed from it."""
-    return "class" in config
-
-
 def sampler_from_config(data: object) -> Sampler:
     """Return a sampler that belongs to no buffer.
 
@@ -46,7 +41,7 @@ def sampler_from_config(data: object) -> Sampler:
     :raises TypeError: if the sampler has no such arguments
     """
     config = parse_sampler(data)
-    if is_own_class(config):
+    if "class" in config:  # of a user, which cannot be constructed
         raise ValueError(f"{abbreviate(config['class'])} is not a sampler of this package; pass sampler=")
     sampler: Sampler = sampler_class(config["name"])(**config["arguments"])
     return sampler

@@ -122,11 +122,6 @@ class PrioritizedSampler(Sampler):
         progress = min(1.0, n_draws / self.beta_steps)
         return self.beta + progress * (self.beta_final - self.beta)
 
-    @property
-    def _beta_of_batch(self) -> float:
-        """The exponent of the importance weights in the last draw."""
-        return self.beta_after(max(self._n_draws - 1, 0))
-
     def add(self, indices: NDArray[np.int64], buffer: ReplayRing | None = None) -> None:
         """Include new transitions with the largest priority in the buffer."""
         self.tree.add(indices, self.new_priority)
@@ -181,7 +176,7 @@ class PrioritizedSampler(Sampler):
             )
         numbers = np.random.random(batch_size)  # noqa: NPY002
         indices, priorities = self.tree.draw_among(candidates, numbers, stratified=self.stratified)
-        return self._weighted(indices, priorities, self._beta_of_batch)
+        return self._weighted(indices, priorities, self.beta_after(max(self._n_draws - 1, 0)))
 
     def _weighted(self, indices: NDArray[np.int64], priorities: NDArray[np.float64], beta: float) -> Draw:
         if self.mode == "lap":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import difflib
-import importlib
 import inspect
+import pkgutil
 from typing import Any
 
 from sb3_compressed.samplers.sampler import Sampler
@@ -73,8 +73,7 @@ def sampler_class(name: str) -> type[Any]:
     """
     if name not in _SAMPLERS:
         raise ValueError(f"there is no sampler {name!r}, only {tuple(sorted(_SAMPLERS))}")
-    module, _, class_name = _SAMPLERS[name].partition(":")
-    cls: type[Any] = getattr(importlib.import_module(module), class_name)
+    cls: type[Any] = pkgutil.resolve_name(_SAMPLERS[name])
     return cls
 
 

@@ -127,15 +127,8 @@ class EpisodeRing:
         dones, timeouts = (np.ascontiguousarray(each, dtype=np.float32) for each in (self.dones, self.timeouts))
         return dones, timeouts, self.oldest, self.n_ages
 
-    def n_following(self, ages: NDArray[np.int64], envs: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-        """Return how many transitions of its episode follow each one, at most ``most``."""
-        return self._counts(ages, envs, 1, most)
-
-    def n_preceding(self, ages: NDArray[np.int64], envs: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-        """Return how many transitions of its episode precede each one, at most ``most``."""
-        return self._counts(ages, envs, -1, most)
-
-    def _counts(self, ages: NDArray[np.int64], envs: NDArray[np.int64], step: int, most: int) -> NDArray[np.int64]:
+    def count(self, ages: NDArray[np.int64], envs: NDArray[np.int64], step: int, most: int) -> NDArray[np.int64]:
+        """Return how many transitions of its episode follow each (``step=1``) or precede it (-1), at most ``most``."""
         counts = np.empty(len(ages), dtype=np.int64)
         kernels().count_steps(*self.for_kernels, ages, envs, step, most, counts)
         return counts
@@ -225,8 +218,6 @@ def draw_uniformly(ring: EpisodeRing, shape: SequenceShape, batch_size: int) -> 
         ages, envs = np.append(ages, new_ages[valid]), np.append(envs, new_envs[valid])
     if (missing := batch_size - len(ages)) > 0:
         all_ages, all_envs = _valid_anchors(ring, shape)
-        if not len(all_ages):
-            raise BufferNotReady(_no_sequence(ring, shape))
         chosen = np.random.randint(0, len(all_ages), missing)  # noqa: NPY002
         ages, envs = np.append(ages, all_ages[chosen]), np.append(envs, all_envs[chosen])
     return _sequences_at(ring, shape, ages, envs, ring.rows(ages) * ring.n_envs + envs, None)
@@ -244,8 +235,6 @@ def draw_by_sampler(anchors: AnchorSampler, shape: SequenceShape, batch_size: in
     drawn, kept, n_drawn = _draw_until_enough(anchors, shape, batch_size)
     if (missing := batch_size - len(kept.ages)) > 0:
         ages, envs = _valid_anchors(ring, shape)
-        if not len(ages):
-            raise BufferNotReady(_no_sequence(ring, shape))
         if not anchors.bound.can_draw_among:
             n_kept = len(kept.ages)
             raise BufferNotReady(f"the sampler drew {n_drawn} transitions, and at {n_kept} of them a sequence begins")
@@ -304,12 +293,23 @@ def _valid_among(
 
 
 def _valid_anchors(ring: EpisodeRing, shape: SequenceShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the ages and environments of all valid anchors."""
+    """Return the ages and environments of all valid anchors.
+
+    :raises BufferNotReady: if there are none
+    """
     is_anchor = np.empty((ring.n_envs, ring.n_ages), dtype=np.uint8)
     for env in range(ring.n_envs):
         kernels().mark_anchors(*ring.for_kernels, env, *shape.for_kernels, is_anchor[env])
     envs, ages = np.nonzero(is_anchor)
-    return ages, envs
+    if len(ages):
+        return ages, envs
+    if not ring.n_ages:
+        raise BufferNotReady("cannot sample from an empty buffer: add transitions first")
+    every = f", at every {shape.stride}th row," if shape.stride > 1 else ""
+    raise BufferNotReady(
+        f"no episode has {shape.length} consecutive transitions{every} in this buffer, which contains {ring.n_ages} "
+        "rows; add transitions first, request a smaller length, or pad='end' or 'start' for shorter sequences"
+    )
 
 
 def _sequences_at(
@@ -320,23 +320,12 @@ def _sequences_at(
     indices: NDArray[np.int64],
     weights: NDArray[np.float32] | None,
 ) -> SequenceDraw:
-    first = shape.n_before - ring.n_preceding(ages, envs, shape.n_before)
-    stop = shape.n_before + 1 + ring.n_following(ages, envs, shape.n_after)
+    first = shape.n_before - ring.count(ages, envs, -1, shape.n_before)
+    stop = shape.n_before + 1 + ring.count(ages, envs, 1, shape.n_after)
     begins = ages - shape.n_before + first
     starts = np.zeros((len(ages), shape.n_steps), dtype=np.float32)
-    is_start = (first > 0) | np.where(begins == 0, ring.starts_at_row_0, ring.n_preceding(begins, envs, 1) == 0)
+    is_start = (first > 0) | np.where(begins == 0, ring.starts_at_row_0, ring.count(begins, envs, -1, 1) == 0)
     starts[np.arange(len(ages)), first] = is_start
     positions = np.clip(np.arange(shape.n_steps), first[:, None], stop[:, None] - 1)
     rows = ring.rows((ages - shape.n_before)[:, None] + positions)
     return SequenceDraw(Steps(rows, envs, first, stop), starts, indices, weights)
-
-
-def _no_sequence(ring: EpisodeRing, shape: SequenceShape) -> str:
-    """Return why no sequence can be drawn."""
-    if not ring.n_ages:
-        return "cannot sample from an empty buffer: add transitions first"
-    every = f", at every {shape.stride}th row," if shape.stride > 1 else ""
-    return (
-        f"no episode has {shape.length} consecutive transitions{every} in this buffer, which contains {ring.n_ages} "
-        "rows; add transitions first, request a smaller length, or pad='end' or 'start' for shorter sequences"
-    )

@@ -143,7 +143,7 @@ def select_anchors(
     return n
 
 
-@kernel(INT, FLAGS, FLAGS, INT, INT, INT, INT, INT, INT, BYTES)
+@kernel(types.void, FLAGS, FLAGS, INT, INT, INT, INT, INT, INT, BYTES)
 def mark_anchors(
     dones: NDArray[np.float32],
     timeouts: NDArray[np.float32],
@@ -154,18 +154,14 @@ def mark_anchors(
     stride: int,
     pad: int,
     is_anchor: NDArray[np.uint8],
-) -> int:
+) -> None:
     """Mark all anchors of one environment.
 
     :param is_anchor: receives 1 for ages that are anchors, else 0, ``(n_ages,)``
-    :return: the number of them
     """
-    n = 0
     n_following = 0
     for back in range(n_ages):
         age = n_ages - 1 - back
         n_following = 0 if is_boundary(dones, timeouts, oldest, n_ages, age, env) else n_following + 1
         is_long_enough = pad != STRICT or n_following >= length - 1
         is_anchor[age] = is_long_enough and is_on_stride(dones, timeouts, oldest, n_ages, age, env, length, stride, pad)
-        n += is_anchor[age]
-    return n

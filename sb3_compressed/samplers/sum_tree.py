@@ -66,8 +66,6 @@ class SumTree:
         self._maxima = _aligned_zeros(int(starts[-1]) - n_padded)
         self._flags = np.zeros(n_padded, dtype=np.uint8)
         self._scratch = np.empty((2, CHUNK), dtype=np.int64)
-        #: Whether sums and maxima are those of the items; loaded items may only be read.
-        self._is_current = True
         self.values = self._sums[:n_items]
         self.flags = self._flags[:n_items]
         self.values.flags.writeable = self.flags.flags.writeable = False
@@ -75,20 +73,12 @@ class SumTree:
     @property
     def total(self) -> float:
         """The sum of all values."""
-        self._update_sums()
         return float(self._sums[-FANOUT])
 
     @property
     def max_updated(self) -> float:
         """The maximum value of the items that were updated since they were added, 0 if there are none."""
-        self._update_sums()
         return float(self._maxima[-FANOUT])
-
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes, once all items were written."""
-        arrays = self._sums, self._maxima, self._flags, self._scratch, self._starts
-        return sum(array.nbytes for array in arrays)
 
     def add(self, items: NDArray[np.int64], values: ArrayLike) -> None:
         """Set the values of new items, which were not drawn or updated yet.
@@ -125,7 +115,6 @@ class SumTree:
             values = values.reshape(1)
         elif values.shape != items.shape:
             raise ValueError(f"there must be a value for each item, got {values.shape} for {items.shape}")
-        self._update_sums()
         arrays = self._sums, self._maxima, self._starts, self._flags
         invalid = sum_tree_kernels().set_items(*arrays, self.n_items, items, values, action, self._scratch)
         if invalid >= 0:
@@ -143,8 +132,7 @@ class SumTree:
         :raises ValueError: if the total is zero
         """
         items = np.empty(numbers.shape, dtype=np.int64)
-        self._update_sums()
-        arrays = self._sums, self._maxima, self._starts, self._flags
+        arrays = self._sums, self._starts, self._flags
         if not sum_tree_kernels().draw_items(*arrays, self.n_items, numbers, items, stratified):
             raise ValueError("all values are 0")
         return items, numbers
@@ -154,15 +142,12 @@ class SumTree:
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Draw from some items with probabilities proportional to their values, in time proportional to their number.
 
-        :param candidates: the items, ``(m,)``
+        :param candidates: the items, ``(m,)``, not all of value 0
         :param numbers: random numbers in [0, 1), one for each item to draw, ``(n,)``
         :param stratified: divide their total into ``n`` equal parts, and draw one item from each
         :return: the items, ``(n,)`` of int64, and their values, likewise of float64
-        :raises ValueError: if their total is zero
         """
         candidates = candidates[self.values[candidates] > 0]
-        if not len(candidates):
-            raise ValueError("all values are 0")
         values = self.values[candidates]
         sums = np.cumsum(values / values.max())  # which does not overflow
         shares = (np.arange(len(numbers)) + numbers) / len(numbers) if stratified else numbers
@@ -188,12 +173,7 @@ class SumTree:
             raise ValueError("values must be finite and not negative, and zero for items that are not valid")
         self._sums[: self.n_items] = values
         self._flags[: self.n_items] = flags
-        self._is_current = False
-
-    def _update_sums(self) -> None:
-        if not self._is_current:
-            sum_tree_kernels().recompute(self._sums, self._maxima, self._starts, self._flags, self.n_items)
-            self._is_current = True
+        sum_tree_kernels().recompute(self._sums, self._maxima, self._starts, self._flags)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the items only: sums are recomputed."""

@@ -3,7 +3,8 @@
 A tree has levels: the items, sums of ``FANOUT`` items each, sums of these, up to one sum, the total. All levels are in
 one array, the items first, each padded with zeros to whole groups; ``starts`` contains the index of the first element
 of each level, and after these the length of the array. A second array contains maxima in place of sums, from the level
-above the items on. A group is one cache line of 64 bytes, if the array is aligned.
+above the items on. A group is one cache line of 64 bytes, if the array is aligned. ``SumTree`` allocates these arrays,
+and kernels rely on their sizes.
 
 A batch is processed level by level: the cache misses of its items overlap, and in a tree of 100 million items that is
 what takes most of the time.
@@ -56,32 +57,9 @@ def max_of_group(maxima: NDArray[np.float64], begin: int) -> float:
     return largest
 
 
-@helper(types.boolean, READ_FLOATS, READ_FLOATS, READ_INTS, READ_BYTES, INT)
-def is_tree(
-    sums: NDArray[np.float64], maxima: NDArray[np.float64], starts: NDArray[np.int64], flags: NDArray[np.uint8], n: int
-) -> bool:
-    """Return whether arrays have the sizes of a tree of ``n`` items, within which all indices stay."""
-    n_levels = starts.size - 1
-    if n < 1 or n_levels < 2 or starts[0] != 0:
-        return False
-    size = n
-    for level in range(n_levels):
-        padded = -(-size // FANOUT) * FANOUT
-        if starts[level + 1] - starts[level] != padded:
-            return False
-        size = padded // FANOUT
-    for level in (n_levels - 1, n_levels - 2):  # one group of sums, so one total
-        if starts[level + 1] - starts[level] != FANOUT:
-            return False
-    n_padded = starts[1]
-    sizes_fit: bool = sums.size == starts[n_levels] and maxima.size == sums.size - n_padded and flags.size == n_padded
-    return sizes_fit
-
-
-@kernel(types.boolean, FLOATS, FLOATS, READ_INTS, BYTES, INT, FLOATS, INTS, types.boolean, nogil=False)
+@kernel(types.boolean, FLOATS, READ_INTS, BYTES, INT, FLOATS, INTS, types.boolean, nogil=False)
 def draw_items(
     sums: NDArray[np.float64],
-    maxima: NDArray[np.float64],
     starts: NDArray[np.int64],
     flags: NDArray[np.uint8],
     n_items: int,
@@ -94,19 +72,16 @@ def draw_items(
     In each group, the chosen child is the first one whose cumulated sum exceeds the number looked for. It is positive,
     as it increases the sum. If rounding leads beyond the last child, the last positive one is chosen.
 
-    :param sums: the items and sums, whose total is positive
-    :param maxima: the maxima
+    :param sums: the items and sums
     :param starts: index of the first element of each level, and the number of elements
     :param flags: the flags of the items; those of drawn ones are set
     :param n_items: number of items
     :param values: random numbers in [0, 1), ``(batch_size,)``; receives the values of the drawn items
     :param items: receives the drawn items, ``(batch_size,)``
     :param is_stratified: whether each item is drawn from its own part of the total, ``1 / batch_size`` of it
-    :return: whether the arrays are those of a tree with a positive total
+    :return: whether the total is positive; otherwise, none is drawn
     """
     batch_size = items.size
-    if not is_tree(sums, maxima, starts, flags, n_items) or values.size != batch_size:
-        return False
     top = starts.size - 2
     total = sums[starts[top]]
     if not total > 0:
@@ -283,14 +258,9 @@ def set_items(
     :param action: ``ADD`` marks them as valid and neither drawn nor updated; ``UPDATE`` marks them as updated, and
         ignores those that are not valid; ``REMOVE`` marks them as not valid
     :param scratch: any memory ``(2, at least 1)``
-    :return: -1; the position of the first item or value that is not valid, and nothing was changed; -2 if the arrays
-        are not those of a tree
+    :return: -1, or the position of the first item or value that is not valid, and nothing was changed
     """
     n_values, chunk = values.size, scratch.shape[1]
-    if not is_tree(sums, maxima, starts, flags, n_items) or scratch.shape[0] != 2 or chunk < 1:
-        return -2
-    if n_values != items.size and n_values != 1:
-        return -2
     for i in range(items.size):
         if not 0 <= items[i] < n_items or not 0 <= values[i if n_values > 1 else 0] <= MAX_VALUE:
             return i
@@ -313,21 +283,17 @@ def set_items(
     return -1
 
 
-@kernel(types.boolean, FLOATS, FLOATS, READ_INTS, READ_BYTES, INT)
+@kernel(types.void, FLOATS, FLOATS, READ_INTS, READ_BYTES)
 def recompute(
-    sums: NDArray[np.float64], maxima: NDArray[np.float64], starts: NDArray[np.int64], flags: NDArray[np.uint8], n: int
-) -> bool:
+    sums: NDArray[np.float64], maxima: NDArray[np.float64], starts: NDArray[np.int64], flags: NDArray[np.uint8]
+) -> None:
     """Recompute all sums and maxima from the items and their flags.
 
     :param sums: the items and sums
     :param maxima: the maxima over items that were updated
     :param starts: index of the first element of each level, and the number of elements
     :param flags: the flags of the items
-    :param n: number of items
-    :return: whether the arrays are those of a tree
     """
-    if not is_tree(sums, maxima, starts, flags, n):
-        return False
     n_padded = starts[1]
     for group in range(n_padded // FANOUT):
         sums[n_padded + group] = sum_of_group(sums, group * FANOUT)
@@ -337,4 +303,3 @@ def recompute(
         for group in range((start - children) // FANOUT):
             sums[start + group] = sum_of_group(sums, children + group * FANOUT)
             maxima[start - n_padded + group] = max_of_group(maxima, children - n_padded + group * FANOUT)
-    return True

@@ -76,14 +76,6 @@ def test_arrays_are_saved_as_ndarrays_are(tmp_path: Path) -> None:
     assert (tmp_path / "array.bin").read_bytes() == plain[0].tobytes()
 
 
-def test_asarray_is_read_only_and_array_a_copy() -> None:
-    ours, plain = pair_of()
-    with pytest.raises(ValueError, match="read-only"):
-        np.asarray(ours[0])[0] = 1
-    np.array(ours[0])[0] = 1
-    assert_same(ours, plain)
-
-
 @pytest.mark.parametrize("name", ["strides", "flags", "data", "ctypes", "base", "resize", "setflags", "sort", "put"])
 def test_there_are_no_attributes_of_ndarray_memory(name: str) -> None:
     assert not hasattr(pair_of()[0][0], name)

@@ -135,8 +135,6 @@ def test_loads_are_similar_if_no_rate_that_matters_differs_much(change: dict[str
 
 
 def test_candidates_are_measured() -> None:
-    import numpy as np
-
     frames = np.zeros((8, 48, 64), np.uint8)
     codec = get_codec("auto")
     assert isinstance(codec, Adaptive)

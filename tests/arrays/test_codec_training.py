@@ -42,6 +42,11 @@ def scenes(n_steps: int, n_envs: int = 2, seed: int = 0) -> NDArray[np.uint8]:
     return np.stack([frames[i : i + n_steps] for i in range(4)], axis=2)  # [n_steps, n_envs, 4, 24, 24]
 
 
+def write_rows(array: CompressedArray, stacks: NDArray[np.uint8], start: int = 0) -> None:
+    for row in range(start, len(stacks)):
+        array[row] = stacks[row]
+
+
 def codecs_of(array: CompressedArray) -> set[Any]:
     """Return the codecs that the slots refer to."""
     slots = [slot for slot in array.slots.ravel() if slot is not None]
@@ -52,13 +57,11 @@ def codecs_of(array: CompressedArray) -> set[Any]:
 def test_payloads_get_smaller_and_all_of_them_stay_readable(frame_stack: Any) -> None:
     stacks = scenes(600)
     array = CompressedArray(stacks.shape, codec="zstd-dict", frame_stack=frame_stack, num_threads=1)
-    for row, stack in enumerate(stacks):
-        array[row] = stack
+    write_rows(array, stacks)
     assert len(codecs_of(array)) >= 3
     np.testing.assert_array_equal(np.asarray(array), stacks)
     plain = CompressedArray(stacks.shape, codec="zstd", frame_stack=frame_stack)
-    for row, stack in enumerate(stacks):
-        plain[row] = stack
+    write_rows(plain, stacks)
     assert array.nbytes < 0.75 * plain.nbytes
     newest, oldest = (sum(len(part) for part in array.slots[row, 0][1:]) for row in (-1, 8))  # when the layout is known
     assert newest < 0.5 * oldest
@@ -67,8 +70,7 @@ def test_payloads_get_smaller_and_all_of_them_stay_readable(frame_stack: Any) ->
 def test_training_keeps_payloads_and_frame_sharing() -> None:
     stacks = scenes(300, n_envs=1)
     array = CompressedArray(stacks.shape, codec="zstd-dict", frame_stack=4, num_threads=1)
-    for row, stack in enumerate(stacks):
-        array[row] = stack
+    write_rows(array, stacks)
     payloads = [[part for part in slot if isinstance(part, bytes)] for slot in array.slots[:, 0]]
     for before, after in pairwise(payloads):
         assert [id(payload) for payload in before[1:]] == [id(payload) for payload in after[:-1]]
@@ -125,8 +127,7 @@ def test_items_of_any_size_survive_training(codec: str, item_shape: tuple[int, .
     rng = np.random.default_rng(0)
     values = rng.integers(0, 3, (400, 2, *item_shape), np.uint8)
     array = CompressedArray(values.shape, codec=codec)
-    for row, items in enumerate(values):
-        array[row] = items
+    write_rows(array, values)
     np.testing.assert_array_equal(np.asarray(array), values)
 
 
@@ -200,11 +201,6 @@ def wait_for_training(array: CompressedArray) -> None:
         training.wait()
 
 
-def write_rows(array: CompressedArray, stacks: NDArray[np.uint8], start: int) -> None:
-    for row in range(start, len(stacks)):
-        array[row] = stacks[row]
-
-
 def test_the_previous_codec_encodes_while_another_trains(waiting: type[Waiting]) -> None:
     stacks = scenes(400)
     array, n_rows = in_training(waiting(), stacks)
@@ -267,7 +263,7 @@ def test_one_thread_encodes_the_same_bytes_in_each_run() -> None:
     stacks = np.concatenate([scenes(900), scenes(400, seed=1)])
     arrays = [CompressedArray(stacks.shape, frame_stack=4, num_threads=1) for _ in range(2)]
     for array in arrays:
-        write_rows(array, stacks, 0)
+        write_rows(array, stacks)
     first, second = ([[*filter(_is_payload, slot)] for slot in array.slots.ravel()] for array in arrays)
     assert first == second
     assert arrays[0].codec == arrays[1].codec

@@ -184,13 +184,6 @@ def test_a_wrong_number_of_frames_costs_bytes_but_is_lossless(item: str, wrong: 
     assert sum(map(len, wrong_pair.seen.values())) > sum(map(len, right_pair.seen.values()))
 
 
-def test_an_unchanged_observation_adds_no_payload() -> None:
-    array = CompressedArray((5, 2, 4, 3), frame_stack=4)
-    for row in range(5):
-        array[row] = np.arange(12).reshape(4, 3)
-    assert [array.slots[row, env] is array.slots[0, env] for row in range(5) for env in range(2)] == [True] * 10
-
-
 @RELAXED
 @given(
     moves=st.lists(st.lists(st.integers(-1, 3), min_size=2, max_size=2), max_size=30),

@@ -79,8 +79,3 @@ def test_codec_state_does_not_grow_with_the_number_of_slots() -> None:
     trained, untrained = sizes
     assert untrained == 0
     assert trained > 1000, "a reference frame at least"
-
-
-def test_raw_nbytes_is_that_of_an_ndarray() -> None:
-    assert CompressedArray((10**9, 8, 4, 84, 84), np.float32).raw_nbytes == 10**9 * 8 * 4 * 84 * 84 * 4
-    assert CompressedArray((0, 8, 4), np.float32).raw_nbytes == 0

@@ -107,6 +107,7 @@ def test_tensors_of_copies_come_without_a_warning() -> None:
         lambda array: copy.copy(array[2]),
         lambda array: copy.deepcopy(array[2]),
         lambda array: pickle.loads(pickle.dumps(array[2], protocol=4)),
+        lambda array: np.array(array),
         lambda array: np.array(array, dtype=np.float32),
         lambda array: array.astype(np.float32),
         lambda array: array / 255,

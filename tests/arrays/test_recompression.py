@@ -9,7 +9,7 @@ import pickle
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,26 +67,32 @@ def pictures(n: int, seed: int = 0) -> NDArray[np.uint8]:
     return (frames + rng.integers(0, 4, frames.shape)).clip(0, 255).astype(np.uint8) & np.uint8(0xFC)
 
 
-def new_buffer(n_rows: int, n_envs: int = 1, shape: tuple[int, ...] = (3, 32, 32), **options: Any) -> Any:
+def new_buffer(n_rows: int, shape: tuple[int, ...] = (3, 32, 32), **options: Any) -> Any:
     space = spaces.Box(0, 255, shape, np.uint8)
-    return CompressedReplayBuffer(
-        n_rows * n_envs, space, spaces.Discrete(3), "cpu", n_envs=n_envs, **{"num_threads": 2, **options}
-    )
+    return CompressedReplayBuffer(n_rows, space, spaces.Discrete(3), "cpu", **{"num_threads": 2, **options})
 
 
-def add(buffer: Any, obs: NDArray[Any], next_obs: NDArray[Any]) -> None:
-    n = buffer.n_envs
-    buffer.add(obs, next_obs, np.zeros((n, 1)), np.zeros(n), np.zeros(n, bool), [{}] * n)
-    time.sleep(1e-4)  # a training leaves the interpreter to other threads much longer; without, they may starve
+def adding(buffer: Any, frames: NDArray[Any], steps: Iterable[int]) -> Iterator[int]:
+    """Add transitions, and yield the step after each.
+
+    :param frames: observations ``(n, 1, *obs_shape)``, which are repeated
+    """
+    for step in steps:
+        obs, next_obs = frames[step % (len(frames) - 1) :][:2]
+        buffer.add(obs, next_obs, np.zeros((1, 1)), np.zeros(1), np.zeros(1, bool), [{}])
+        time.sleep(1e-4)  # a training leaves the interpreter to other threads much longer; without, they may starve
+        yield step
+
+
+def add(buffer: Any, frames: NDArray[Any], *steps: int) -> None:
+    """Add transitions of a range of steps."""
+    for _ in adding(buffer, frames, range(*steps)):
+        pass
 
 
 def add_until_recompressed(buffer: Any, frames: NDArray[Any], least: int = 200) -> int:
-    """Add transitions until that many slots are encoded later; return how many were added.
-
-    :param frames: observations ``(n, n_envs, *obs_shape)``, which are repeated
-    """
-    for step in range(100_000):
-        add(buffer, frames[step % (len(frames) - 1)], frames[step % (len(frames) - 1) + 1])
+    """Add transitions until that many slots are encoded later; return how many were added."""
+    for step in adding(buffer, frames, range(100_000)):
         np.asarray(buffer.observations[:30])  # which takes longer than adding, as a training does
         if step % 50 == 0 and n_recompressed(buffer) >= least:
             return step + 1
@@ -126,8 +132,7 @@ def test_memory_of_the_full_buffer_is_that_of_the_choice() -> None:
     choice = buffer.observations.choice
     assert choice.later is not None
     chosen = new_buffer(1_000, compression_method=choice.later.codec, num_threads=1)
-    for step in range(1_000):
-        add(chosen, frames[step], frames[step + 1])
+    add(chosen, frames, 1_000)
     expected = 20 * buffer_statistics(chosen).memory_nbytes
     assert buffer_statistics(buffer).full_memory_nbytes == pytest.approx(expected, rel=0.1)
 
@@ -147,8 +152,7 @@ def test_stacked_frames_are_shared_as_before() -> None:
 def test_a_ring_that_is_overwritten_meanwhile_loses_nothing() -> None:
     frames = pictures(401, seed=1)[:, np.newaxis]
     buffer = new_buffer(40)  # hardly longer than what is never encoded again
-    for step in range(3_000):
-        add(buffer, frames[step % 400], frames[step % 400 + 1])
+    for step in adding(buffer, frames, range(3_000)):
         if step % 97 == 0:
             row = step % 40
             np.testing.assert_array_equal(buffer.observations[row], frames[step % 400])
@@ -160,8 +164,7 @@ def test_a_ring_that_is_overwritten_meanwhile_loses_nothing() -> None:
 def test_what_is_written_by_index_stays() -> None:
     frames = pictures(1_001)[:, np.newaxis]
     buffer = new_buffer(20_000)
-    for step in range(990):
-        add(buffer, frames[step], frames[step + 1])
+    for step in adding(buffer, frames, range(990)):
         if step >= 40:
             buffer.observations[step - 20] = 7
     for step in range(20, 960):
@@ -171,10 +174,7 @@ def test_what_is_written_by_index_stays() -> None:
 def test_named_codecs_are_never_encoded_again() -> None:
     frames = pictures(301)[:, np.newaxis]
     buffer = new_buffer(300, compression_method="delta")
-    before = []
-    for step in range(299):
-        add(buffer, frames[step], frames[step + 1])
-        before.append(buffer.observations.slots[step, 0])
+    before = [buffer.observations.slots[step, 0] for step in adding(buffer, frames, range(299))]
     assert buffer.observations.choice is None
     assert all(slot is old for slot, old in zip(buffer.observations.slots[:, 0], before, strict=False))
 
@@ -188,7 +188,7 @@ def test_a_replaced_payload_is_no_change_for_checkpoints(tmp_path: Any) -> None:
     before, n_before = buffer.observations.slots.copy(), n_recompressed(buffer)
     step = n_added
     while n_recompressed(buffer) < n_before + 50:
-        add(buffer, frames[step % 2_000], frames[step % 2_000 + 1])
+        add(buffer, frames, step, step + 1)
         step += 1
     replaced = [row for row in range(n_added) if buffer.observations.slots[row, 0] is not before[row, 0]]
     assert replaced
@@ -209,8 +209,7 @@ def test_copies_go_on(way: Any) -> None:
 def test_a_damaged_payload_is_found_by_the_sample_that_needs_it() -> None:
     frames = pictures(1_201)[:, np.newaxis]
     buffer = new_buffer(30_000)
-    for step in range(100):
-        add(buffer, frames[step], frames[step + 1])
+    add(buffer, frames, 100)
     slot = buffer.observations.slots[50, 0]
     buffer.observations.slots[50, 0] = (*slot[:-1], b"\x00damaged")
     add_until_recompressed(buffer, frames, least=500)
@@ -226,8 +225,7 @@ def test_a_forked_child_goes_on() -> None:
     if pid == 0:
         status = 1
         try:
-            for step in range(300):
-                add(buffer, frames[step], frames[step + 1])
+            add(buffer, frames, 300)
             buffer.sample(32)
             status = 0
         finally:
@@ -250,8 +248,7 @@ def test_a_deleted_buffer_is_freed_at_once() -> None:
 def test_frames_are_encoded_at_once_as_long_as_too_many_wait() -> None:
     buffer, frames = recompressed()
     buffer.observations.allow_encoding_later(is_allowed=False)
-    for step in range(100_000):
-        add(buffer, frames[step % 1_000], frames[step % 1_000 + 1])
+    for _ in adding(buffer, frames, range(100_000)):
         choice = buffer.observations.choice
         if choice.later is None:
             break
@@ -262,15 +259,14 @@ def test_frames_are_encoded_at_once_as_long_as_too_many_wait() -> None:
 def test_folders_are_not_encoded_again(tmp_path: Any) -> None:
     frames = pictures(601)[:, np.newaxis]
     buffer = new_buffer(1_000, storage=tmp_path / "folder")
-    for step in range(3_000):
-        add(buffer, frames[step % 600], frames[step % 600 + 1])
+    for _ in adding(buffer, frames, range(3_000)):
         if buffer.observations.choice is not None:
             break
     choice = buffer.observations.choice
     assert choice is not None
     assert choice.later is None
     assert choice.new.codec.coder == "lz4"
-    add(buffer, np.zeros_like(frames[0]), np.zeros_like(frames[0]))  # which takes less than what was chosen for
+    add(buffer, np.zeros_like(frames[:2]), 1)  # which takes less than what was chosen for
     references = buffer.observations.slots.nbytes + buffer.next_observations.slots.nbytes
     others = sum(getattr(buffer, name).nbytes for name in ("actions", "rewards", "dones", "timeouts"))
     assert buffer_statistics(buffer).full_memory_nbytes == references + others
@@ -289,7 +285,7 @@ def test_a_training_that_is_resumed_begins_without_a_choice(tmp_path: Any, num_t
     for other in copies:
         assert other.observations.choice is None
         assert other.observations.codec.coder == "lz4"
-        add(other, frames[0], frames[1])
+        add(other, frames, 1)
         np.testing.assert_array_equal(other.observations[other.pos - 1], frames[0])
         np.testing.assert_array_equal(np.asarray(other.observations[:9]), np.asarray(buffer.observations[:9]))
     assert buffer.observations.codec.coder == "raw"
@@ -298,8 +294,7 @@ def test_a_training_that_is_resumed_begins_without_a_choice(tmp_path: Any, num_t
 def test_the_choice_follows_a_buffer_of_another_size() -> None:
     frames = pictures(1_001)[:, np.newaxis]
     buffer = new_buffer(20_000)
-    for step in range(50):
-        add(buffer, frames[step], frames[step + 1])
+    add(buffer, frames, 50)
     resize(buffer, 25_000)
     add_until_recompressed(buffer, frames)
     assert buffer.observations.shape[0] == 25_000
@@ -308,8 +303,7 @@ def test_the_choice_follows_a_buffer_of_another_size() -> None:
 def test_a_shallow_copy_leaves_the_choice_to_its_original() -> None:
     frames = pictures(1_001)[:, np.newaxis]
     buffer = new_buffer(20_000)
-    for step in range(50):
-        add(buffer, frames[step], frames[step + 1])
+    add(buffer, frames, 50)
     copied = copy.copy(buffer)
     add_until_recompressed(buffer, frames)
     assert copied.observations.choice is buffer.observations.choice
@@ -320,12 +314,10 @@ def test_rows_from_before_the_choice_are_encoded_again_after_the_new_ones(monkey
     buffer = new_buffer(50_000)
     known = LoopTiming.rates
     monkeypatch.setattr(LoopTiming, "rates", property(lambda timing: None))
-    for step in range(300):
-        add(buffer, frames[step], frames[step + 1])
+    add(buffer, frames, 300)
     assert n_recompressed(buffer) == 0
     monkeypatch.setattr(LoopTiming, "rates", known)
-    for step in range(300, 40_000):
-        add(buffer, frames[step % 1_000], frames[step % 1_000 + 1])
+    for step in adding(buffer, frames, range(300, 40_000)):
         np.asarray(buffer.observations[:60])  # which takes longer than adding, as a training does
         if step % 50 == 0:
             coders = [codec_of(slot[0]).coder for slot in buffer.observations.slots[:300, 0]]
@@ -355,8 +347,7 @@ def test_what_a_loaded_buffer_contains_needs_no_further_memory(
 ) -> None:
     frames = pictures(1_001)[:, np.newaxis]
     buffer = new_buffer(2_000)
-    for step in range(2_000):
-        add(buffer, frames[step % 1_000], frames[step % 1_000 + 1])
+    add(buffer, frames, 2_000)
     if way == "pickle":
         loaded = pickle.loads(pickle.dumps(buffer))
     else:
@@ -376,13 +367,11 @@ def test_memory_goes_before_the_budget_and_warns_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(time_budget, "available_memory", lambda: 1_000)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for step in range(20_000):
-            add(buffer, frames[step % 1_000], frames[step % 1_000 + 1])
+        for step in adding(buffer, frames, range(20_000)):
+            assert step < 4_000, "a shortage is noticed soon"
             np.asarray(buffer.observations[:30])  # which takes longer than adding, as a training does
             if buffer.observations.choice is not None:
                 break
-        assert step < 4_000, "a shortage is noticed soon"
         assert buffer.observations.choice.final.codec.coder == "zstd"
-        for step in range(2_000):
-            add(buffer, frames[step % 1_000], frames[step % 1_000 + 1])
+        add(buffer, frames, 2_000)
     assert [str(each.message).count("would not fit") for each in caught].count(1) == 1

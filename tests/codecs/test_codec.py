@@ -29,9 +29,6 @@ class Caesar(BytesCodec):
 
     compresslevel: int = LEVELS.default
 
-    def __post_init__(self) -> None:
-        self._check_level(self.compresslevel)
-
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         return b"C" + (frame + np.uint8(self.compresslevel % 256)).tobytes()
 

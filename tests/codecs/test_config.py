@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,23 +12,16 @@ import pytest
 from drawn_examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from roundtrips import roundtrip
+from roundtrips import Plain, moving_boxes, roundtrip
 
-from sb3_compressed.codecs import (
-    BytesCodec,
-    Codec,
-    TrainableCodec,
-    available_codecs,
-    codec_from_config,
-    get_codec,
-    registry,
-)
+from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, codec_from_config, get_codec, registry
 from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
 from sb3_compressed.codecs.config import abbreviate, arguments_from_json, dtype_from_text
 from sb3_compressed.codecs.rle import Rle
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError
+
+pytestmark = pytest.mark.usefixtures("restored_registry")
 
 TRAINABLE = [name for name in available_codecs() if isinstance(get_codec(name), TrainableCodec)]
 
@@ -38,27 +30,21 @@ def through_json(codec: Codec) -> Codec:
     return codec_from_config(json.loads(json.dumps(codec.get_config())))
 
 
-def scenes(n_frames: int = 120) -> NDArray[np.uint8]:
-    """Return frames of an object that moves on a background, for training."""
-    rng = np.random.default_rng(0)
-    background = np.repeat(rng.integers(0, 256, (1, 24, 6), np.uint8), 4, axis=2)
-    frames = np.repeat(background, n_frames, axis=0)
-    for step, frame in enumerate(frames):
-        frame[step % 20 : step % 20 + 4, step * 7 % 20 : step * 7 % 20 + 4] = 255
-    return frames
-
-
 def trained(name: str) -> TrainableCodec:
     codec = get_codec(name)
     assert isinstance(codec, TrainableCodec)
-    result = codec.train(scenes())
+    result = codec.train(moving_boxes(120))
     assert result != codec
     return result
 
 
 def assert_interchangeable(ours: Codec, theirs: Codec) -> None:
     """Verify that both codecs encode to the same payloads, and decode them."""
-    for frames in (scenes(20), np.random.default_rng(1).integers(0, 256, (3, 24, 24), np.uint8), np.zeros((2, 5), "?")):
+    for frames in (
+        moving_boxes(20),
+        np.random.default_rng(1).integers(0, 256, (3, 48, 64), np.uint8),
+        np.zeros((2, 5), "?"),
+    ):
         assert roundtrip(ours, frames) == roundtrip(theirs, frames)
 
 
@@ -109,28 +95,6 @@ def test_trained_state_survives_json(name: str) -> None:
 
 
 # -- codecs of users -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def restored_registry() -> Iterator[None]:
-    """Restore the registry after each test."""
-    before = dict(registry._registry)
-    yield
-    registry._registry.clear()
-    registry._registry.update(before)
-
-
-class Plain(BytesCodec):
-    """A codec that does not compress and is not a dataclass."""
-
-    name: ClassVar[str] = "plain"
-    library_errors: ClassVar[tuple[type[Exception], ...]] = ()
-
-    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
-        return frame.tobytes()
-
-    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
-        return payload
 
 
 @dataclass(frozen=True)
@@ -260,7 +224,7 @@ def test_config_with_any_value_replaced_raises_or_gives_a_working_codec(
         codec = codec_from_config(config)
     except CodecError:
         return
-    roundtrip(codec, scenes(10))
+    roundtrip(codec, moving_boxes(10))
 
 
 def test_any_bytes_are_a_working_dictionary() -> None:
@@ -309,4 +273,4 @@ def test_a_field_of_another_type_accepts_what_json_represents(value: Any) -> Non
 def test_frames_without_a_dictionary_leave_the_codec_untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ZstdDict, "DICTIONARY_NBYTES", 16)  # too few, for which the trainer raises
     codec = ZstdDict()
-    assert codec.train(scenes()) is codec
+    assert codec.train(moving_boxes(120)) is codec

@@ -148,21 +148,14 @@ def record(seen: list[int], start: int, end: int) -> None:
 
 
 def test_concurrent_callers_each_run_every_chunk_once() -> None:
-    wrong: list[list[int]] = []
-
-    def call() -> None:
+    def call(caller: int) -> None:
         for _ in range(100):
             seen: list[int] = []
             in_chunks(partial(record, seen), 50, 7)
-            if sorted(seen) != [*range(50)]:
-                wrong.append(seen)
+            assert sorted(seen) == [*range(50)]
 
-    callers = [threading.Thread(target=call) for _ in range(8)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+    with ThreadPoolExecutor(8) as callers:
+        list(callers.map(call, range(8)))  # raises what they raise
 
 
 #: Creates a buffer that decodes in threads, and functions that compare its batches with a reference.
@@ -309,17 +302,6 @@ def test_background_tasks_run_one_after_the_other() -> None:
     assert all(task.is_done and task.error is None for task in tasks)
 
 
-def test_a_background_task_is_done_when_its_work_has_ended() -> None:
-    free = threading.Event()
-    task = BackgroundTask(partial(free.wait, 30))
-    assert not task.is_done
-    free.set()
-    task.wait()
-    assert task.is_done
-    assert task.result() is True
-    assert task.result() is True
-
-
 def test_an_error_in_a_background_task_is_raised_by_its_result() -> None:
     def work() -> None:
         raise SystemExit("no")
@@ -363,6 +345,8 @@ def test_chunks_run_concurrently_and_do_not_wait_for_background_tasks() -> None:
     assert not task.is_done
     free.set()
     task.wait()
+    assert task.is_done
+    assert task.result() is task.result() is True
 
 
 @needs_fork
@@ -424,14 +408,6 @@ def test_task_runs_once_in_the_pool_or_in_the_caller() -> None:
         task.wait()
         task.wait()  # returns at once
     assert len(calls) == 200
-
-
-def test_task_runs_in_the_pool_while_the_caller_does_something_else() -> None:
-    meeting = threading.Barrier(2, timeout=30)
-    task = PoolTask(lambda: print(meeting.wait()))
-    task.start()
-    meeting.wait()  # times out unless another thread runs the task
-    task.wait()
 
 
 def test_task_that_no_thread_has_started_runs_in_the_caller(blocked_pool: Callable[[], None]) -> None:

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from programs import run
 
 from sb3_compressed.samplers.sum_tree import CHUNK, DRAWN, MAX_VALUE, UPDATED, VALID, SumTree
-from sb3_compressed.samplers.sum_tree_format import ADD, FANOUT
-from sb3_compressed.samplers.sum_tree_kernels import draw_items, recompute, set_items
+from sb3_compressed.samplers.sum_tree_format import FANOUT
 
 SIZES = [1, 2, FANOUT - 1, FANOUT, FANOUT + 1, FANOUT**2 - 1, FANOUT**2, FANOUT**2 + 1, 1000]
 LARGEST_NUMBER = np.nextafter(1.0, 0.0)
@@ -25,7 +24,6 @@ Floats = NDArray[np.float64]
 
 def arrays_of(tree: SumTree) -> list[NDArray[Any]]:
     """Return all sums, maxima and flags."""
-    assert tree.total >= 0, "loaded trees compute their sums when they are needed"
     return [tree._sums, tree._maxima, tree._flags]
 
 
@@ -239,29 +237,6 @@ def test_loading_what_does_not_fit_raises_and_changes_nothing(values: Any, flags
         np.testing.assert_array_equal(found, expected)
 
 
-def test_kernels_refuse_arrays_that_are_not_a_tree() -> None:
-    kernels: list[Any] = [draw_items, set_items, recompute]
-    draw, change, rebuild = kernels
-    tree = filled(np.ones(100))
-    arrays: list[Any] = [tree._sums, tree._maxima, tree._starts, tree._flags]
-    broken = [tree._starts[:-1], tree._starts + 8, tree._starts[::-1].copy(), np.zeros(0, np.int64), tree._starts * 2]
-    shorter = [[*arrays[:i], array[:-1].copy(), *arrays[i + 1 :]] for i, array in enumerate(arrays)]
-    cases: list[tuple[Any, int]] = [
-        (given, 100) for given in [*shorter, *([*arrays[:2], starts, arrays[3]] for starts in broken)]
-    ]
-    cases += [(arrays, n_items) for n_items in (-1, 0, 1, 105, 2**62)]
-    for given, n_items in cases:
-        items, numbers = np.zeros(3, np.int64), np.zeros(3)
-        assert not draw(*given, n_items, numbers, items, False)
-        assert change(*given, n_items, items, np.ones(3), ADD, tree._scratch) == -2
-        assert not rebuild(*given, n_items)
-    items = np.zeros(3, np.int64)
-    assert not draw(*arrays, 100, np.zeros(2), items, False), "fewer numbers than items"
-    assert change(*arrays, 100, items, np.ones(2), ADD, tree._scratch) == -2, "fewer values than items"
-    for scratch in (np.zeros((2, 0), np.int64), np.zeros((1, 8), np.int64)):
-        assert change(*arrays, 100, items, np.ones(3), ADD, scratch) == -2
-
-
 @pytest.mark.parametrize("n_items", SIZES)
 def test_kernels_stay_within_bounds_whatever_the_sums_are(n_items: int) -> None:
     rng = np.random.default_rng(4)
@@ -296,9 +271,8 @@ empty = memory_of_process("VmRSS") - before
 for begin in range(0, N, STEP):
     tree.add(items + begin, values)
     tree.update(items + begin, values)
-print(empty / N, (memory_of_process("VmRSS") - before) / N, tree.nbytes / N)
+print(empty / N, (memory_of_process("VmRSS") - before) / N)
 """)
-    empty, full, reported = map(float, printed.split())
+    empty, full = map(float, printed.split())
     assert empty < 1, "memory is used as items are written"
-    assert full < 12
-    assert reported == pytest.approx(11.3, abs=0.1)
+    assert 11 < full < 12
