@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.common.memory import available_memory
+from sb3_compressed.common.probes import holds, references_are_counted
 
 __all__ = ["BatchPool", "Empty", "checked_empty"]
 
@@ -114,7 +115,7 @@ class BatchPool:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array as :func:`numpy.empty` does."""
         nbytes = math.prod(shape) * dtype.itemsize
-        if nbytes < self.MIN_NBYTES:
+        if nbytes < self.MIN_NBYTES or not REFERENCES_ARE_COUNTED:
             return checked_empty(shape, dtype)
         for key in reversed(list(self._blocks)):  # the last used first, so that unneeded ones are freed
             entry = self._blocks.pop(key, None)
@@ -145,3 +146,6 @@ def _count_of_unshared() -> int:
 
 #: Python's reference count of an object with one local name, which differs between versions.
 UNSHARED = _count_of_unshared()
+
+REFERENCES_ARE_COUNTED = holds(references_are_counted)
+"""Whether Python's reference counts show that a block is unused; otherwise none is reused."""

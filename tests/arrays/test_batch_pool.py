@@ -15,12 +15,15 @@ import torch as th
 from numpy.typing import NDArray
 from programs import run
 
-from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED, BatchPool
 
 SHAPE = (64, 84, 84)
 BYTE = np.dtype(np.uint8)
 
+needs_counts = pytest.mark.skipif(not REFERENCES_ARE_COUNTED, reason="no memory is reused: the probe failed")
 
+
+@needs_counts
 def test_memory_is_reused_after_the_last_tensor_on_it() -> None:
     memory = BatchPool()
     tensor = th.as_tensor(memory.empty(SHAPE, BYTE))
@@ -49,6 +52,7 @@ def test_arrays_equal_those_of_numpy(shape: tuple[int, ...], dtype: type) -> Non
     assert array.sum() == array.size
 
 
+@needs_counts
 def test_memory_that_two_batches_did_not_use_is_freed() -> None:
     memory = BatchPool()
     for n_arrays in (2, 5, 2, 2, 2):
@@ -60,6 +64,7 @@ def test_memory_that_two_batches_did_not_use_is_freed() -> None:
     assert memory.nbytes == 2 * np.prod(SHAPE) + small.nbytes, "small arrays do not take large blocks"
 
 
+@needs_counts
 def test_two_batches_alternate_while_the_previous_one_has_a_name() -> None:
     memory = BatchPool()
     places = set()
@@ -72,6 +77,7 @@ def test_two_batches_alternate_while_the_previous_one_has_a_name() -> None:
     assert batch is not None
 
 
+@needs_counts
 def test_copies_and_pickles_have_their_own_memory() -> None:
     memory = BatchPool()
     place = memory.empty(SHAPE, BYTE).ctypes.data
@@ -92,6 +98,7 @@ def test_threads_never_get_the_same_memory() -> None:
         list(threads.map(use, range(6)))  # raises what they raise
 
 
+@needs_counts
 def test_kept_memory_is_bounded() -> None:
     memory = BatchPool()
     memory.MAX_NBYTES = 10 * int(np.prod(SHAPE))
@@ -116,11 +123,11 @@ def test_the_memory_of_a_large_batch_is_freed_with_it() -> None:
     code = """
 from memory import memory_of_process, with_one_episode
 from sb3_compressed import buffer_statistics
-from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED, BatchPool
 buffer = with_one_episode(1000, num_threads=1)
 for _ in range(3):
     buffer.sample(32)
-assert 0 < buffer_statistics(buffer).batch_memory_nbytes < 10e6
+assert (0 < buffer_statistics(buffer).batch_memory_nbytes < 10e6) == REFERENCES_ARE_COUNTED
 before = memory_of_process("VmRSS")
 batch = buffer.sample(6000)
 taken = memory_of_process("VmRSS") - before
@@ -130,7 +137,7 @@ left = memory_of_process("VmRSS") - before
 assert left < 30e6, left
 for _ in range(5):
     batch = buffer.sample(1024)
-assert 50e6 < buffer_statistics(buffer).batch_memory_nbytes <= BatchPool.MAX_NBYTES
+assert (50e6 < buffer_statistics(buffer).batch_memory_nbytes <= BatchPool.MAX_NBYTES) == REFERENCES_ARE_COUNTED
 before = memory_of_process("VmRSS")
 batch = buffer.sample(6000)
 del batch

@@ -25,6 +25,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from support import assert_same_batch, same_draws, wait_until_complete
 
 from sb3_compressed import CompressedRolloutBuffer, CorruptPayload, buffer_statistics
+from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED
 from sb3_compressed.buffers import batch_ahead
 from sb3_compressed.buffers.batch_ahead import BatchAhead
 from sb3_compressed.buffers.observation_batch import ObservationBatch
@@ -420,6 +421,7 @@ def test_nothing_is_decoded_ahead_where_it_cannot_be(why: str, monkeypatch: pyte
     assert len([*buffer.get(None if why == "one batch" else 5)]) == (1 if why == "one batch" else 5)
 
 
+@pytest.mark.skipif(not REFERENCES_ARE_COUNTED, reason="no memory is reused: the probe failed")
 def test_they_take_the_memory_of_one_batch_more(n_ready: Callable[[], int]) -> None:
     buffer = new_buffer(n_steps=160)
     nbytes = 0

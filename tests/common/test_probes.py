@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 from programs import run
 
-from sb3_compressed.arrays import payload_kernels
+from sb3_compressed.arrays import batch_pool, payload_kernels
 from sb3_compressed.common import probes
 
 
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="other interpreters may use the fallbacks")
+@pytest.mark.parametrize("probe", [probes.references_are_counted, payload_kernels._layout_is_known])
+def test_probes_succeed_in_cpython(probe: Any) -> None:
+    assert probe(), "the package would use slow fallbacks"
+
+
 def test_environment_variable_forces_fallbacks() -> None:
-    assert payload_kernels.LAYOUT_IS_KNOWN is not probes.FORCE_FALLBACKS
+    found = batch_pool.REFERENCES_ARE_COUNTED, payload_kernels.LAYOUT_IS_KNOWN
+    assert found == (not probes.FORCE_FALLBACKS,) * 2
     code = """
-from sb3_compressed.arrays import payload_kernels
+from sb3_compressed.arrays import batch_pool, payload_kernels
 from sb3_compressed.codecs import lz4, zstd
-from sb3_compressed.common import random_words
 functions = lz4.lz4_functions(), zstd.zstd_functions()
-print(payload_kernels.LAYOUT_IS_KNOWN, random_words.STATE_IS_READABLE, *(each is not None for each in functions))
+print(batch_pool.REFERENCES_ARE_COUNTED, payload_kernels.LAYOUT_IS_KNOWN, *(each is not None for each in functions))
 """
     assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="1") == "False False False False\n"
     assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="0") == "True True True True\n"
@@ -28,6 +35,15 @@ def test_probe_that_raises_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "FORCE_FALLBACKS", False)
     assert probes.holds(lambda: True)
     assert not probes.holds(lambda: bool(1 // 0))
+    monkeypatch.delattr(sys, "getrefcount")  # PyPy has none
+    assert not probes.holds(probes.references_are_counted)
+
+
+@pytest.mark.parametrize("count", [1, 2, 1 << 32])
+def test_constant_reference_counts_are_detected(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Immortal objects have constant counts."""
+    monkeypatch.setattr(sys, "getrefcount", lambda _: count)
+    assert not probes.references_are_counted()
 
 
 def test_unknown_object_layout_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
