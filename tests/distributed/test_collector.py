@@ -40,7 +40,7 @@ from sb3_compressed.distributed.collector import (
     PolicyState,
 )
 from sb3_compressed.distributed.exploration import ExplorationConfig
-from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
+from sb3_compressed.distributed.policy_copy import policy_factory, policy_weights
 from sb3_compressed.distributed.shard import ShardStatus
 
 SEED = 5
@@ -176,7 +176,7 @@ def test_actions_are_those_of_sb3(algorithm: Any, make_env: Callable[[], Any]) -
     for parameter in model.policy.parameters():  # new policies choose one action nearly always
         th.nn.init.normal_(parameter)
     exploration = ExplorationConfig.from_model(model, 0.0 if algorithm is DQN else None)
-    collector, buffer = prepared(make_env, policy=PolicySpec.of(model.policy), exploration=exploration)
+    collector, buffer = prepared(make_env, new_policy=policy_factory(model.policy), exploration=exploration)
     state = PolicyState(policy_weights(model.policy))
     _, callback = model._setup_learn(N_STEPS, None)
     model.collect_rollouts(env, callback, model.train_freq, model.replay_buffer)
@@ -355,10 +355,11 @@ def test_what_was_added_is_sent_at_the_end_of_each_call() -> None:
 
 def test_a_version_of_the_policy_is_loaded_once() -> None:
     model = DQN("MlpPolicy", cart(), seed=0, device="cpu", buffer_size=100)
-    collector, _ = prepared(cart, policy=PolicySpec.of(model.policy), exploration=GREEDY)
+    collector, _ = prepared(cart, new_policy=policy_factory(model.policy), exploration=GREEDY)
     zeros = {name: np.zeros_like(array) for name, array in policy_weights(model.policy).items()}
     result: CollectResult = collector.collect(1, 3, PolicyState(zeros))
     assert result.policy_version == 3
+    assert not collector._policy.training
     assert all(not array.any() for array in policy_weights(collector._policy).values())
     collector.collect(1, 3, PolicyState({"unknown": np.zeros(1)}))  # not looked at
     collector.collect(1, 4, PolicyState(policy_weights(model.policy)))
@@ -367,7 +368,7 @@ def test_a_version_of_the_policy_is_loaded_once() -> None:
 
 def test_random_steps_precede_those_of_the_policy() -> None:
     model = DQN("MlpPolicy", cart(), seed=0, device="cpu", buffer_size=100)
-    collector, buffer = prepared(cart, policy=PolicySpec.of(model.policy), exploration=GREEDY)
+    collector, buffer = prepared(cart, new_policy=policy_factory(model.policy), exploration=GREEDY)
     weights = {name: np.zeros_like(array) for name, array in policy_weights(model.policy).items()}
     weights["q_net.q_net.4.bias"] = np.array([0.0, 1.0], np.float32)  # always the second action
     collector.collect(200, 1, PolicyState(weights), n_random_steps=100)
@@ -380,7 +381,7 @@ def test_observations_are_normalized_for_the_policy() -> None:
     learner: Any = VecNormalize(make_vec_env(cart, 1))
     learner.obs_rms.mean += 3
     model = DQN("MlpPolicy", learner, seed=0, device="cpu", buffer_size=100)
-    collector, _ = prepared(cart, policy=PolicySpec.of(model.policy), exploration=GREEDY, vec_normalize=learner)
+    collector, _ = prepared(cart, new_policy=policy_factory(model.policy), exploration=GREEDY, vec_normalize=learner)
     np.testing.assert_array_equal(collector._observations, learner.normalize_obs(collector._raw_observations))
     learner.obs_rms.mean += 4
     state = PolicyState.of(model.policy, learner)

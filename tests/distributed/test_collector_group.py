@@ -24,7 +24,7 @@ from sb3_compressed import __version__
 from sb3_compressed.distributed import DistributedReplayBuffer
 from sb3_compressed.distributed.collector import CollectorSettings, CollectResult, PolicyState
 from sb3_compressed.distributed.collector_group import MAX_ERRORS, CollectorGroup, Member
-from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
+from sb3_compressed.distributed.policy_copy import policy_factory, policy_weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
@@ -117,7 +117,7 @@ def test_each_collector_has_a_process_and_a_ring(buffer: DistributedReplayBuffer
 
 def test_calls_are_answered_in_their_order_and_use_the_published_policy(buffer: DistributedReplayBuffer) -> None:
     model = DQN("MlpPolicy", Numbered(), device="cpu", buffer_size=100)
-    with group_of(buffer, policy=PolicySpec.of(model.policy)) as group:
+    with group_of(buffer, new_policy=policy_factory(model.policy)) as group:
         group.start()
         (member,) = idle(group)
         for n_steps in (3, 1, 2):

@@ -320,6 +320,7 @@ def test_interrupts_of_waits_end_the_collectors(model: Any) -> None:
         model.learn(500, callback=remote)
     thread.join()
     assert_ended(model, set())
+    assert remote.statistics().waiting is None
     for member in members:
         with pytest.raises(ray.exceptions.RayActorError):
             ray.get(member.actor.pid.remote())
