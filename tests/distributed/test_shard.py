@@ -52,6 +52,11 @@ class Sharded:
     def batches(self, *counts: int, session: str = "learner") -> list[Samples]:
         return batches_of(self.shard.sample(session, counts), self.kind, self.codecs)
 
+    def update(self, rings: Any, numbers: Any, errors: Any, max_updated: float = 0.0) -> Any:
+        """Update priorities, with a request for one transition; return the state after it."""
+        updates = PriorityUpdates(rings, numbers, errors, self.shard.status().incarnation)
+        return self.shard.sample("learner", [1], [updates], max_updated).status
+
     def numbers(self, n: int = 400, n_envs: int = 1) -> list[int]:
         """Return the numbers of transitions that can be sampled, which are verified."""
         [samples] = self.batches(n)
@@ -542,8 +547,8 @@ def test_prioritized_draws_over_rings() -> None:
     assert len(chosen) == len(expected)
     errors = np.random.default_rng(3).uniform(0.5, 3, len(expected))
     errors[:10] *= 4
-    n_skipped = own.shard.update_priorities(everything["rings"][chosen], everything["numbers"][chosen], errors)
-    assert n_skipped == 0
+    own.update(everything["rings"][chosen], everything["numbers"][chosen], errors)
+    assert own.shard.status().n_skipped_updates == 0
     np.testing.assert_allclose(own.shard.status().mass, errors.sum())
     counts = np.zeros((3, 300))
     for _ in range(60):
@@ -573,15 +578,14 @@ def test_new_transitions_have_the_largest_priority_of_all_rings(where: str, tmp_
     assert {*priorities(own).values()} == {1.0}
     assert own.shard.status().max_updated == 0
     rings, number = np.zeros(1, np.int16), np.array([4])
-    reply = own.shard.sample("learner", [1], [PriorityUpdates(rings, number, np.array([7.0]))])
-    assert reply.status.max_updated == 7
+    assert own.update(rings, number, np.array([7.0])).max_updated == 7
     clients[1].send(1)
     assert priorities(own)[120] == 7
     own.shard.status(9.0)  # in another shard
     clients[0].send(1)
     assert priorities(own)[20] == 9.0
     assert own.shard.status().max_updated == 7, "not that of other shards"
-    own.shard.sample("learner", [], [PriorityUpdates(rings, number, np.array([0.25]))], 0.5)
+    own.update(rings, number, np.array([0.25]), 0.5)
     clients[1].send(1)
     assert priorities(own)[121] == 0.5
     own.shard.resize({"a": 50, "b": 90})
@@ -594,7 +598,7 @@ def test_updates_precede_the_draws_of_their_request() -> None:
     own = Sharded("vector", sampler=PrioritizedSampler(alpha=1.0, epsilon=0.0))
     own.client().send(20)
     numbers, errors = np.arange(20), np.where(np.arange(20) == 3, 5.0, 0.0)
-    updates = PriorityUpdates(np.zeros(20, np.int16), numbers, errors)
+    updates = PriorityUpdates(np.zeros(20, np.int16), numbers, errors, own.shard.status().incarnation)
     other_process = updates._replace(td_errors=np.ones(20), incarnation="another")
     [samples] = batches_of(own.shard.sample("learner", [64], [updates, other_process]), "vector", own.codecs)
     assert {*samples.arrays["actions"].reshape(-1).tolist()} == {3}
