@@ -21,7 +21,6 @@ from stable_baselines3 import DQN, PPO, TD3
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CheckpointCallback,
-    ProgressBarCallback,
     StopTrainingOnMaxEpisodes,
 )
 from stable_baselines3.common.env_util import make_vec_env
@@ -282,13 +281,6 @@ def test_callbacks_can_end_the_training(model: Any) -> None:
     model.learn(10_000, callback=[collectors(), StopTrainingOnMaxEpisodes(5)])
     assert model._episode_num + 1 == 5  # SB3 counts the last one later
     assert model.num_timesteps < 10_000
-
-
-@pytest.mark.filterwarnings("ignore:rich is experimental")
-def test_progress_bars_count_remote_steps(model: Any) -> None:
-    bar = ProgressBarCallback()
-    model.learn(150, callback=[collectors(), bar])
-    assert bar.pbar.n == 150
 
 
 def test_exceptions_of_callbacks_end_the_collectors(model: Any) -> None:

@@ -109,17 +109,6 @@ def test_samples_equal_those_of_a_buffer(kind: str, n_steps: int, sampler: str, 
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_uniform_draws(where: str, tmp_path: Path) -> None:
-    ring = new_ring("vector", where, tmp_path)
-    source = Source(ring, "vector")
-    for n_rows in (20, 50):
-        source.append(n_rows)
-        drawn = np.concatenate([ring.sample(256).arrays["actions"].reshape(-1) for _ in range(100)]).astype(int)
-        first = 2 * max(source.client.next - 50, 0)
-        assert_frequencies(np.bincount(drawn - first, minlength=2 * min(source.client.next, 50)))
-
-
-@pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("stratified", [True, False])
 def test_prioritized_draws(stratified: bool, where: str, tmp_path: Path) -> None:
     sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0, stratified=stratified)

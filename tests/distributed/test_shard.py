@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,8 @@ import programs
 import pytest
 from chi_square import assert_frequencies
 
-from distributed.segments import Client, Samples, assert_emitted, batches_of, spec_of
+from distributed.segments import Client, Samples, assert_emitted, batches_of, rewards_of, spec_of
+from distributed.stopped import full_disk
 from sb3_compressed import CorruptPayload, StorageError
 from sb3_compressed.distributed.checkpoint_manifest import ring_folder
 from sb3_compressed.distributed.codec_exchange import CodecExchange
@@ -74,17 +72,6 @@ def content(shard: Shard, name: str = "w") -> list[int]:
     rows = np.arange(buffer.pos - buffer.size(), buffer.pos)
     actions: list[int] = buffer.actions[rows].reshape(-1).tolist()
     return actions
-
-
-@contextlib.contextmanager
-def full_disk(n_bytes: int = 1) -> Iterator[None]:
-    """Limit the size of files."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
 # -- each segment once ---------------------------------------------------------------------------------------
@@ -313,7 +300,7 @@ def test_episodes_do_not_continue_after_a_gap(how: str, where: str, tmp_path: Pa
             assert client.open(continues=True).is_known
         client.send(5)
     [samples] = own.batches(400)
-    rewards = dict(zip(samples.arrays["actions"].reshape(-1), samples.arrays["rewards"].reshape(-1), strict=True))
+    rewards = rewards_of(samples)
     is_cut = how in ("gap", "writer")
     assert rewards[19] == pytest.approx(19 if is_cut else 19 + 0.9 * 20 + 0.81 * 21)
     assert rewards[18] == pytest.approx(18 + 0.9 * 19 if is_cut else 18 + 0.9 * 19 + 0.81 * 20)
