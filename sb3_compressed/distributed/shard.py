@@ -397,7 +397,7 @@ class Shard:
         :param session: as for :meth:`open_ring`
         :param position: the number of rows that the writer has inserted before, from that of :meth:`open_ring` on. A
             segment that was stored before is acknowledged
-        :param block: the packed block of :class:`.EncodedRows`
+        :param block: the packed block of :func:`.block_of`
         :param codecs: configurations of codecs that the writer has not sent yet
         :param after_gap: whether rows before these were lost, so that episodes do not continue
         :raises UnknownWriter: if the ring was not opened by this writer, or the position does not follow the last one

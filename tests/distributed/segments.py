@@ -12,7 +12,7 @@ from distributed.emitted import NUMBERS, SPACES, observation, transition
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.encoded_rows import EncodedRows, layout_of
+from sb3_compressed.distributed.encoded_rows import block_of, layout_of
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import InsertReply, SampleReply, Shard
 
@@ -66,10 +66,10 @@ class Client:
         for number in range(self.next, self.next + n_rows):
             transition(self.kind, number, self.n_envs, action=number * self.n_envs).add_to(self.staging)
         self.next += n_rows
-        rows = EncodedRows.of(self.staging, np.arange(n_rows))
+        block = block_of(self.staging, np.arange(n_rows))
         self.staging.reset()
-        digests = [self.exchange.add(codec) for batch in rows.batches.values() for codec in batch.codecs]
-        segment = Segment(self.position, n_rows, rows.to_block().pack(), self.exchange.configs_of(digests))
+        digests = [self.exchange.add(codec) for batch in block.batches.values() for codec in batch.codecs]
+        segment = Segment(self.position, n_rows, block.pack(), self.exchange.configs_of(digests))
         self.position += n_rows
         return segment
 

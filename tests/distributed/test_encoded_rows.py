@@ -15,7 +15,7 @@ from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_to_state
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.encoded_rows import EncodedRows, layout_of
+from sb3_compressed.distributed.encoded_rows import EncodedRows, block_of, layout_of
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.persistence.buffer_state import named_arrays
@@ -49,9 +49,9 @@ class Sender:
             step.add_to(self.staging)
             step.add_to(self.expected)
         self.next += n_rows
-        rows = EncodedRows.of(self.staging, np.arange(n_rows))
+        block = block_of(self.staging, np.arange(n_rows))
         self.staging.reset()
-        return rows.to_block()
+        return block
 
     def received(self, n_rows: int) -> EncodedRows:
         """Return the next rows as another process receives them."""
