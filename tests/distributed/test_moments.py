@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from drawn_examples import examples
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_compressed.common.tree_map import leaves
@@ -55,14 +56,15 @@ class Recording:
         return self.observations[step, envs]
 
 
-class RecordedEnv(VecEnv):
+class RecordedEnv(DummyVecEnv):
     """Environments that return a recording, whatever the actions are."""
 
     def __init__(self, recording: Recording) -> None:
         # A space of its own, since VecNormalize changes the Dict space of its environments.
         space = pickle.loads(pickle.dumps(DICT if isinstance(recording.observations, dict) else VECTOR))
         self.recording, self.step_number = recording, 0
-        super().__init__(recording.n_envs, space, spaces.Discrete(2))
+        self.envs = [gym.Env() for _ in range(recording.n_envs)]  # never stepped
+        VecEnv.__init__(self, recording.n_envs, space, spaces.Discrete(2))
 
     def reset(self) -> Any:
         self.step_number = 0
@@ -76,21 +78,6 @@ class RecordedEnv(VecEnv):
         recording = self.recording
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         return recording.observation(at), recording.rewards[at - 1], recording.dones[at - 1], infos
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        return [None] * self.num_envs  # the render mode
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        return [False] * self.num_envs
 
 
 def vec_normalize(recording: Recording, **options: Any) -> VecNormalize:
