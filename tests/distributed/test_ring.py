@@ -63,18 +63,6 @@ def assert_content(ring: Ring, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("kind", SPACES)
-def test_samples_are_transitions(kind: str, where: str, tmp_path: Path) -> None:
-    ring = new_ring(kind, where, tmp_path)
-    source = Source(ring, kind)
-    for n_rows in (2, 30, 40):
-        source.append(n_rows)
-        numbers = assert_emitted(samples_of(ring.sample(60), kind), kind, 2)
-        assert len(np.unique(numbers)) > 3
-    assert numbers.min() >= 2 * (72 - 50)
-
-
-@pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
 @pytest.mark.parametrize(("kind", "n_steps"), [("images", 3), ("vector", 4), ("dict", 1)])
 def test_samples_equal_those_of_a_buffer(kind: str, n_steps: int, sampler: str, where: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import programs
 import pytest
 from chi_square import assert_frequencies
 
+from distributed.emitted import SPACES
 from distributed.segments import Client, Samples, assert_emitted, batches_of, rewards_of, spec_of
 from distributed.stopped import full_disk
 from sb3_compressed import CorruptPayload, StorageError
@@ -475,7 +476,7 @@ def test_a_killed_shard_has_everything_that_it_acknowledged(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("kind", ["images", "number", "dict"])
+@pytest.mark.parametrize("kind", SPACES)
 def test_samples_are_transitions(kind: str, where: str, tmp_path: Path) -> None:
     own = sharded(kind, where, tmp_path)
     clients = [own.client(name, first=first) for name, first in (("a", 0), ("b", 3000), ("c", 7000))]
