@@ -106,7 +106,6 @@ class CollectorGroup:
     :param buffer: receives the transitions
     :param timeout: seconds without a result of any collector after which it is an error
     :param ray_options: options of the actors, such as ``dict(num_cpus=1)``
-    :param version: the version of this package; other processes must have the same
     """
 
     def __init__(
@@ -117,9 +116,8 @@ class CollectorGroup:
         *,
         timeout: float = TIMEOUT,
         ray_options: Mapping[str, Any] | None = None,
-        version: str = __version__,
     ) -> None:
-        self._make_env, self._settings, self._buffer, self._version = make_env, settings, buffer, version
+        self._make_env, self._settings, self._buffer = make_env, settings, buffer
         #: Number of environments of each collector, 0 until :meth:`start`.
         self.n_envs = 0
         #: Number of transitions that failures have lost, or that were dropped since a shard did not answer.
@@ -171,7 +169,7 @@ class CollectorGroup:
         """Prepare a collector, at the start and after failures."""
         member.retry_at = None
         reply = member.actor.prepare.remote(
-            self._version, self._make_env, self._settings, member.index, member.n_restarts
+            __version__, self._make_env, self._settings, member.index, member.n_restarts
         )
         member.calls.append(Call(reply))
 

@@ -20,7 +20,6 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 from distributed.collected_envs import Numbered, failing, numbered_processes
 from distributed.stopped import short_timeout, stopped, until, until_ended
-from sb3_compressed import __version__
 from sb3_compressed.distributed import DistributedReplayBuffer
 from sb3_compressed.distributed.collector import CollectorSettings, CollectResult, PolicyState
 from sb3_compressed.distributed.collector_group import MAX_ERRORS, CollectorGroup, Member
@@ -136,14 +135,6 @@ def test_calls_are_answered_in_their_order_and_use_the_published_policy(buffer: 
 
 
 # -- mistakes --------------------------------------------------------------------------------------------------
-
-
-def test_another_version_of_the_package_is_raised_at_the_start(buffer: DistributedReplayBuffer) -> None:
-    with (
-        CollectorGroup(Numbered, settings_of(Numbered), buffer, version="0.0.1") as group,
-        pytest.raises(RuntimeError, match=rf"0\.0\.1.*{__version__}.*install the same version"),
-    ):
-        group.start()
 
 
 def test_functions_that_cannot_be_sent_are_raised_at_the_start(buffer: DistributedReplayBuffer) -> None:
