@@ -17,7 +17,7 @@ from adapters.ray_buffers import DistributedBuffer, start_ray
 from sb3_compressed.benchmarking.runner import Measurement
 from sb3_compressed.distributed import ReplayWriter
 from sb3_compressed.distributed.codec_exchange import pack_codec
-from sb3_compressed.distributed.encoded_rows import EncodedRows
+from sb3_compressed.distributed.encoded_rows import block_of
 from sb3_compressed.step import Step
 
 __all__ = ["SEGMENT_ROWS", "measure_inserts", "measure_throughput"]
@@ -48,9 +48,9 @@ def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurem
     for step in itertools.islice(play(recording), rows // SEGMENT_ROWS * SEGMENT_ROWS):
         step.add_to(staging)
         if staging.full:
-            encoded = EncodedRows.of(staging, np.arange(SEGMENT_ROWS))
-            codecs = {codec for batch in encoded.batches.values() for codec in batch.codecs}
-            segments.append((encoded.to_block().pack(), {_digest(codec): pack_codec(codec) for codec in codecs}))
+            block = block_of(staging, np.arange(SEGMENT_ROWS))
+            codecs = {codec for batch in block.batches.values() for codec in batch.codecs}
+            segments.append((block.pack(), {_digest(codec): pack_codec(codec) for codec in codecs}))
             staging.reset()
     result: Measurement = {"nbytes": sum(block.nbytes for block, _ in segments) / len(segments)}
     session, n_transitions = "benchmark", SEGMENT_ROWS * recording.n_envs

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -30,8 +31,8 @@ from stable_baselines3.common.vec_env import (
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
 from sb3_compressed.distributed.exploration import ExplorationConfig, Explorer
-from sb3_compressed.distributed.moments import CollectorNormalizer, Moments, NormalizationState
-from sb3_compressed.distributed.policy_copy import PolicySpec, UniformPolicy, load_weights, policy_weights
+from sb3_compressed.distributed.moments import CollectorNormalizer, Moments
+from sb3_compressed.distributed.policy_copy import UniformPolicy, load_weights, policy_weights
 from sb3_compressed.distributed.shard import ShardStatus, require_version
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.step import with_last_observations
@@ -53,7 +54,7 @@ class CollectorSettings:
 
     :param observation_space: of the environments, as the learner wraps them
     :param action_space: of the environments
-    :param policy: how the policy is constructed, ``None`` for random actions
+    :param new_policy: constructs the policy, ``None`` for random actions
     :param exploration: how to explore
     :param n_collectors: number of collectors
     :param n_envs: how many environments a collector has, unless ``make_env`` returns vectorized ones
@@ -63,7 +64,7 @@ class CollectorSettings:
 
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
-    policy: PolicySpec | None = None
+    new_policy: Callable[[], BasePolicy] | None = None
     exploration: ExplorationConfig = NO_EXPLORATION
     n_collectors: int = 1
     n_envs: int = 1
@@ -82,16 +83,16 @@ class PolicyState(NamedTuple):
     """A version of the policy, as the learner sends it.
 
     :param weights: see :func:`.policy_weights`
-    :param normalization: the statistics of ``VecNormalize`` at that time, ``None`` if there is none
+    :param moments: the statistics of ``VecNormalize`` at that time, ``None`` if there is none
     """
 
     weights: Mapping[str, NDArray[Any]]
-    normalization: NormalizationState | None = None
+    moments: Moments | None = None
 
     @classmethod
     def of(cls, policy: BasePolicy, vec_normalize: VecNormalize | None) -> PolicyState:
-        """Return the present version of a policy."""
-        return cls(policy_weights(policy), None if vec_normalize is None else NormalizationState.of(vec_normalize))
+        """Return the present version of a policy; it refers to its weights and statistics, without copies."""
+        return cls(policy_weights(policy), None if vec_normalize is None else Moments.of(vec_normalize))
 
 
 class EpisodeEnd(NamedTuple):
@@ -166,11 +167,9 @@ class Collector:
             first = (settings.seed + number * n_envs) % 2**31
             set_random_seed(first)  # policies may draw from the generators of torch and NumPy
             env.seed(first)
-        self._policy = (
-            UniformPolicy(settings.observation_space, settings.action_space)
-            if settings.policy is None
-            else settings.policy.new_policy()
-        )
+        new_policy = settings.new_policy or partial(UniformPolicy, settings.observation_space, settings.action_space)
+        self._policy = new_policy()
+        self._policy.set_training_mode(False)
         self._explorer = Explorer(
             self._policy, settings.exploration, n_envs, collector=index, n_collectors=settings.n_collectors,
             seed=None if settings.seed is None else (settings.seed, n_restarts),
@@ -227,8 +226,8 @@ class Collector:
         if state is None or version == self._version:
             return
         load_weights(self._policy, state.weights)
-        if self._normalizer is not None and state.normalization is not None:
-            self._normalizer.load_state(state.normalization)
+        if self._normalizer is not None and state.moments is not None:
+            self._normalizer.load(state.moments)
             self._observations = self._normalizer.normalize(self._raw_observations)
         self._version = version
 

@@ -40,6 +40,8 @@ MAX_LOSSES = 20
 TIMEOUT = 600.0
 #: Seconds to wait for collectors to close their environments.
 CLOSING_TIME = 5.0
+#: For how many versions of the policy it is known when they were published.
+N_VERSIONS = 1000
 #: Seconds between warnings while no collector starts.
 PATIENCE = 30.0
 
@@ -79,7 +81,6 @@ class Member:
     calls: list[Call] = field(default_factory=list)
     is_prepared: bool = False
     is_lost: bool = False
-    is_given_up: bool = False
     retry_at: float | None = None
     n_restarts: int = 0
     n_errors: int = 0
@@ -105,7 +106,6 @@ class CollectorGroup:
     :param buffer: receives the transitions
     :param timeout: seconds without a result of any collector after which it is an error
     :param ray_options: options of the actors, such as ``dict(num_cpus=1)``
-    :param version: the version of this package; other processes must have the same
     """
 
     def __init__(
@@ -116,9 +116,8 @@ class CollectorGroup:
         *,
         timeout: float = TIMEOUT,
         ray_options: Mapping[str, Any] | None = None,
-        version: str = __version__,
     ) -> None:
-        self._make_env, self._settings, self._buffer, self._version = make_env, settings, buffer, version
+        self._make_env, self._settings, self._buffer = make_env, settings, buffer
         #: Number of environments of each collector, 0 until :meth:`start`.
         self.n_envs = 0
         #: Number of transitions that failures have lost, or that were dropped since a shard did not answer.
@@ -170,7 +169,7 @@ class CollectorGroup:
         """Prepare a collector, at the start and after failures."""
         member.retry_at = None
         reply = member.actor.prepare.remote(
-            self._version, self._make_env, self._settings, member.index, member.n_restarts
+            __version__, self._make_env, self._settings, member.index, member.n_restarts
         )
         member.calls.append(Call(reply))
 
@@ -202,15 +201,14 @@ class CollectorGroup:
         """Use a version of the policy in the following calls, and return its number."""
         self._state = ray.put(state)
         self.policy_version += 1
-        in_use = {*range(self.policy_version - 1000, self.policy_version)}
-        self.published_at = {number: at for number, at in self.published_at.items() if number in in_use}
         self.published_at[self.policy_version] = time.monotonic()
+        self.published_at.pop(self.policy_version - N_VERSIONS, None)
         return self.policy_version
 
     def submit(
         self, member: Member, n_steps: int, *, n_random_steps: int = 0, exploration_rate: float | None = None
-    ) -> int:
-        """Call a collector, and return the number of transitions that it will collect.
+    ) -> None:
+        """Call a collector.
 
         :param member: one that :meth:`idle` has returned
         :param n_steps: how often it steps its environments
@@ -222,9 +220,7 @@ class CollectorGroup:
         )
         if not self.n_in_flight:
             self._progress_at = time.monotonic()
-        call = Call(reply, n_steps * self.n_envs)
-        member.calls.append(call)
-        return call.n_transitions
+        member.calls.append(Call(reply, n_steps * self.n_envs))
 
     def poll(self, timeout: float | None = 0.0) -> list[tuple[Member, CollectResult]]:
         """Return the results that have arrived, each with its collector.
@@ -318,8 +314,8 @@ class CollectorGroup:
         if member.n_losses <= MAX_LOSSES:
             return
         logger.error("collector %d was lost %d times in a row and is given up", member.index, member.n_losses)
-        member.retry_at, member.is_given_up = None, True
-        if all(each.is_given_up for each in self.members):
+        member.retry_at = None
+        if all(each.n_losses > MAX_LOSSES for each in self.members):
             raise RuntimeError(
                 f"no collector is left: each was lost {MAX_LOSSES} times without a result; the log names the reasons"
             ) from error

@@ -1,4 +1,4 @@
-"""``EncodedRows``: rows of a replay buffer that another buffer can take without decoding them.
+"""Rows of a replay buffer as a block, and ``EncodedRows``, which another buffer takes without decoding them.
 
 Each stream of observations is a payload batch of the observations and the next observations of all rows, in which each
 frame occurs once; everything else are plain arrays.
@@ -28,11 +28,31 @@ from sb3_compressed.distributed.block import Block
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.persistence.buffer_state import named_arrays
 
-__all__ = ["EncodedRows", "layout_of", "stored_dtype"]
+__all__ = ["EncodedRows", "block_of", "layout_of", "stored_dtype"]
 
 OBSERVATIONS, NEXT_OBSERVATIONS = "observations", "next_observations"
 #: Rows whose slots are stored at a time.
 CHUNK = 64
+
+
+def block_of(buffer: CompressedReplay, rows: NDArray[np.int64]) -> Block:
+    """Return rows of a compressed replay buffer in memory, which has next observations, for :class:`EncodedRows`.
+
+    :param rows: the numbers of the rows, in their order of time
+    """
+    formats: dict[str, list[Any]] = {}
+    layouts: dict[str, list[int] | None] = {}
+    block = Block({"rows": len(rows), "envs": buffer.n_envs, "formats": formats, "layouts": layouts})
+    all_arrays = named_arrays(buffer)
+    for name, array in all_arrays.items():
+        if not isinstance(array, CompressedArray):
+            block.arrays[name] = array[rows]
+        elif name.startswith(OBSERVATIONS):
+            slots = np.concatenate((array.slots[rows], all_arrays[f"next_{name}"].slots[rows]))
+            layout = array.layout
+            formats[name], layouts[name] = _format_of(array), layout_to_state(layout)
+            block.batches[name] = array.store.gather(slots.reshape(-1), 1 if layout is None else layout.n_frames)
+    return block
 
 
 @dataclass
@@ -41,9 +61,7 @@ class EncodedRows:
 
     :param n_rows: the number of rows
     :param n_envs: the number of environments
-    :param formats: the shape and dtype in which the items of each compressed stream are encoded, by the name of its
-        observations
-    :param layouts: how these items are divided into frames
+    :param layouts: how the items of each compressed stream are divided into frames, by the name of its observations
     :param arrays: plain arrays ``(n_rows, n_envs, ...)`` by their names
     :param batches: by the name of its observations, the items of each compressed stream: first the observations, then
         the next observations, each in the order of an array ``(n_rows, n_envs)``
@@ -51,41 +69,13 @@ class EncodedRows:
 
     n_rows: int
     n_envs: int
-    formats: dict[str, list[Any]]
     layouts: dict[str, FrameLayout | None]
     arrays: dict[str, NDArray[Any]]
     batches: dict[str, PayloadBatch]
 
     @classmethod
-    def of(cls, buffer: CompressedReplay, rows: NDArray[np.int64]) -> EncodedRows:
-        """Return rows of a compressed replay buffer in memory, which has next observations.
-
-        :param rows: the numbers of the rows, in their order of time
-        """
-        formats: dict[str, list[Any]] = {}
-        layouts: dict[str, FrameLayout | None] = {}
-        arrays: dict[str, NDArray[Any]] = {}
-        batches: dict[str, PayloadBatch] = {}
-        all_arrays = named_arrays(buffer)
-        for name, array in all_arrays.items():
-            if not isinstance(array, CompressedArray):
-                arrays[name] = array[rows]
-            elif name.startswith(OBSERVATIONS):
-                slots = np.concatenate((array.slots[rows], all_arrays[f"next_{name}"].slots[rows]))
-                formats[name], layouts[name] = _format_of(array), array.layout
-                layout = array.layout
-                batches[name] = array.store.gather(slots.reshape(-1), 1 if layout is None else layout.n_frames)
-        return cls(len(rows), buffer.n_envs, formats, layouts, arrays, batches)
-
-    def to_block(self) -> Block:
-        """Return these rows as a block."""
-        layouts = {name: layout_to_state(layout) for name, layout in self.layouts.items()}
-        values = {"rows": self.n_rows, "envs": self.n_envs, "formats": self.formats, "layouts": layouts}
-        return Block(values, self.arrays, self.batches)
-
-    @classmethod
     def from_block(cls, block: Block, buffer: CompressedReplay) -> EncodedRows:
-        """Return the rows in a block, which must fit a buffer.
+        """Return the rows that :func:`block_of` returned, which must fit a buffer.
 
         :raises CorruptPayload: if they do not
         """
@@ -112,7 +102,7 @@ class EncodedRows:
             layout = layouts[name]
             if batch.n_items != 2 * n_rows * n_envs or batch.n_frames != (1 if layout is None else layout.n_frames):
                 raise CorruptPayload(f"{name} has {batch.n_items} items of {batch.n_frames} frames")
-        return cls(n_rows, n_envs, formats, layouts, block.arrays, block.batches)
+        return cls(n_rows, n_envs, layouts, block.arrays, block.batches)
 
     def append_to(self, buffer: CompressedReplay) -> None:
         """Append the rows to a buffer, as ``add`` does one after the other, in one transaction.

@@ -175,7 +175,9 @@ class Explorer:
         self.action_space.seed(int(self._rng.integers(2**31)))
         noise = config.action_noise
         self._noise = None if noise is None else VectorizedActionNoise(noise, n_envs)
-        self._epsilons = self._constant_epsilons(collector, n_collectors)
+        self._epsilon: Any = EpsilonLadder() if config.epsilon == "ladder" else config.epsilon
+        if isinstance(self._epsilon, EpsilonLadder):
+            self._epsilon = self._epsilon.epsilons(collector, n_collectors, n_envs)
         self.begin_rollout()
 
     def begin_rollout(self) -> None:
@@ -184,19 +186,20 @@ class Explorer:
         if self.config.use_sde:
             self._reset_sde_noise()
 
-    def epsilons(self, exploration_rate: float | None = None) -> NDArray[np.float64] | None:
-        """Return the probability of a random action for each environment, ``(n_envs,)``; ``None`` without epsilon.
+    def epsilons(self, exploration_rate: float | None = None) -> NDArray[np.float64]:
+        """Return the probability of a random action for each environment, ``(n_envs,)``.
 
         :param exploration_rate: that of the learner
         :raises ValueError: if ``epsilon`` is ``"schedule"`` and there is no exploration rate between 0 and 1
         """
-        if self.config.epsilon != "schedule":
-            return self._epsilons
-        if exploration_rate is None or not 0 <= exploration_rate <= 1:
-            raise ValueError(
-                f"epsilon='schedule' needs an exploration_rate between 0 and 1 in each call, got {exploration_rate!r}"
-            )
-        return np.full(self.n_envs, float(exploration_rate))
+        epsilon = self._epsilon
+        if self.config.epsilon == "schedule":
+            epsilon = exploration_rate
+            if epsilon is None or not 0 <= epsilon <= 1:
+                raise ValueError(
+                    f"epsilon='schedule' needs an exploration_rate between 0 and 1 in each call, got {epsilon!r}"
+                )
+        return np.full(self.n_envs, 0.0 if epsilon is None else epsilon, np.float64)
 
     def actions(
         self, observations: Any, *, is_warmup: bool = False, exploration_rate: float | None = None
@@ -233,17 +236,9 @@ class Explorer:
         if self._noise is not None:
             self._noise.reset(np.flatnonzero(dones).tolist())
 
-    def _constant_epsilons(self, collector: int, n_collectors: int) -> NDArray[np.float64] | None:
-        epsilon = EpsilonLadder() if self.config.epsilon == "ladder" else self.config.epsilon
-        if epsilon is None or epsilon == "schedule":
-            return None
-        if isinstance(epsilon, EpsilonLadder):
-            return epsilon.epsilons(collector, n_collectors, self.n_envs)
-        return np.full(self.n_envs, float(epsilon))
-
-    def _policy_actions(self, observations: Any, epsilons: NDArray[np.float64] | None) -> NDArray[Any]:
+    def _policy_actions(self, observations: Any, epsilons: NDArray[np.float64]) -> NDArray[Any]:
         """Return the policy's actions, with random ones for some environments."""
-        is_random = self._rng.random(self.n_envs) < (0.0 if epsilons is None else epsilons)
+        is_random = self._rng.random(self.n_envs) < epsilons
         if is_random.all():
             return self._random_actions(self.n_envs)
         actions = np.array(self.policy.predict(observations, deterministic=False)[0])  # a copy, which can be written to

@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.common.tree_map import leaves, tree_map
 
-__all__ = ["CollectorNormalizer", "Moments", "NormalizationState", "merge"]
+__all__ = ["CollectorNormalizer", "Moments", "merge"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,27 +33,18 @@ class Moments:
 
     :param observations: those of the observations, a dict for Dict spaces; ``{}`` if observations are not normalized
     :param returns: those of the discounted returns, by which rewards are divided
+    :param training: whether the learner updates them; otherwise collectors accumulate nothing
     """
 
     observations: Any
     returns: RunningMeanStd
-
-
-@dataclass(frozen=True, eq=False)
-class NormalizationState:
-    """The statistics of a ``VecNormalize``, as the learner broadcasts them.
-
-    :param moments: a copy of its statistics
-    :param training: whether these are updated; otherwise collectors accumulate nothing
-    """
-
-    moments: Moments
-    training: bool
+    training: bool = True
 
     @classmethod
-    def of(cls, vec_normalize: VecNormalize) -> NormalizationState:
-        """Return what the learner broadcasts."""
-        return cls(copy.deepcopy(_moments_of(vec_normalize)), vec_normalize.training)
+    def of(cls, vec_normalize: VecNormalize) -> Moments:
+        """Return the statistics of a ``VecNormalize`` themselves, not copies."""
+        observations = vec_normalize.obs_rms if vec_normalize.norm_obs else {}
+        return cls(observations, vec_normalize.ret_rms, vec_normalize.training)
 
 
 class CollectorNormalizer:
@@ -66,21 +57,20 @@ class CollectorNormalizer:
 
     def __init__(self, vec_normalize: VecNormalize) -> None:
         self._vec_normalize = _without_environment(vec_normalize)
-        self._returns: NDArray[np.float64] | None = None
         self._start_increment()
 
-    def load_state(self, state: NormalizationState) -> None:
+    def load(self, moments: Moments) -> None:
         """Normalize with the statistics of a broadcast. What was accumulated remains."""
-        moments = copy.deepcopy(state.moments)  # so that a broadcast in shared memory can be freed
+        moments = copy.deepcopy(moments)  # so that a broadcast in shared memory can be freed
         self._vec_normalize.obs_rms, self._vec_normalize.ret_rms = moments.observations, moments.returns
-        self._vec_normalize.training = state.training
+        self._vec_normalize.training = moments.training
 
     def reset(self, observations: Any) -> Any:
         """Accumulate the first observations after a reset of all environments; return them normalized.
 
         :param observations: raw ones, ``(n_envs, *obs_shape)`` or a dict of such arrays
         """
-        self._returns = None
+        self._returns = np.zeros(1)  # of all environments; in float64
         self._add_observations(observations)
         return self.normalize(observations)
 
@@ -93,7 +83,10 @@ class CollectorNormalizer:
         :param dones: whether each episode ended, ``(n_envs,)``
         """
         self._add_observations(observations)
-        self._add_rewards(rewards, dones)
+        if self._vec_normalize.training:  # as in VecNormalize, even if rewards are not normalized
+            self._returns = self._returns * self._vec_normalize.gamma + rewards
+            self._increment.returns.update(self._returns)
+        self._returns = np.where(dones, 0.0, self._returns)
         return self.normalize(observations)
 
     def normalize(self, observations: Any) -> Any:
@@ -107,7 +100,7 @@ class CollectorNormalizer:
         return increment
 
     def _start_increment(self) -> None:
-        statistics = _moments_of(self._vec_normalize).observations
+        statistics = Moments.of(self._vec_normalize).observations
         # SB3's start with a count of 1e-4, which may count only once: in the statistics of the learner.
         unseen = tree_map(lambda each: RunningMeanStd(0.0, each.mean.shape), statistics)
         self._increment = Moments(unseen, RunningMeanStd(0.0))
@@ -115,13 +108,6 @@ class CollectorNormalizer:
     def _add_observations(self, observations: Any) -> None:
         if self._vec_normalize.training:
             tree_map(lambda statistics, values: statistics.update(values), self._increment.observations, observations)
-
-    def _add_rewards(self, rewards: NDArray[Any], dones: NDArray[Any]) -> None:
-        returns = np.zeros(len(rewards)) if self._returns is None else self._returns
-        if self._vec_normalize.training:  # as in VecNormalize, even if rewards are not normalized
-            returns = returns * self._vec_normalize.gamma + rewards
-            self._increment.returns.update(returns)
-        self._returns = np.where(dones, 0.0, returns)
 
 
 def merge(vec_normalize: VecNormalize, increment: Moments) -> None:
@@ -133,18 +119,13 @@ def merge(vec_normalize: VecNormalize, increment: Moments) -> None:
     """
     if not vec_normalize.training:
         return
-    moments = _moments_of(vec_normalize)
+    moments = Moments.of(vec_normalize)
     of_collector = [*leaves(increment.observations), increment.returns]
     if not all(np.isfinite(values).all() for each in of_collector for values in (each.mean, each.var)):
         raise ValueError("observations and rewards must be finite; check them with stable_baselines3's VecCheckNan")
     for own, each in zip([*leaves(moments.observations), moments.returns], of_collector, strict=True):
         if each.count:
             own.combine(each)
-
-
-def _moments_of(vec_normalize: VecNormalize) -> Moments:
-    """Return the statistics themselves."""
-    return Moments(vec_normalize.obs_rms if vec_normalize.norm_obs else {}, vec_normalize.ret_rms)
 
 
 def _without_environment(vec_normalize: VecNormalize) -> VecNormalize:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.policies import BasePolicy
 
-__all__ = ["PolicySpec", "UniformPolicy", "load_weights", "policy_weights"]
+__all__ = ["UniformPolicy", "load_weights", "policy_factory", "policy_weights"]
 
 #: The module that chooses actions, by the method that uses it; all others, such as target networks, are not sent.
 ACTING_MODULES = {
@@ -23,29 +23,12 @@ ACTING_MODULES = {
 }
 
 
-@dataclass(frozen=True)
-class PolicySpec:
-    """How a policy is constructed, which can be sent to another process.
+def policy_factory(policy: BasePolicy) -> Callable[[], BasePolicy]:
+    """Return what constructs such a policy with random weights, on the CPU; it can be sent to another process.
 
     The policy itself cannot, since it may have hooks, such as those of prioritized replay during training.
-
-    :param policy_class: its class
-    :param arguments: the arguments of its constructor
     """
-
-    policy_class: type[BasePolicy]
-    arguments: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, policy: BasePolicy) -> PolicySpec:
-        """Return how a policy is constructed."""
-        return cls(type(policy), policy._get_constructor_parameters())
-
-    def new_policy(self) -> BasePolicy:
-        """Return a policy with random weights, on the CPU."""
-        policy = self.policy_class(**self.arguments)
-        policy.set_training_mode(False)
-        return policy
+    return partial(type(policy), **policy._get_constructor_parameters())
 
 
 def policy_weights(policy: BasePolicy) -> dict[str, NDArray[Any]]:

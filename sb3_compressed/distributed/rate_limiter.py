@@ -12,15 +12,7 @@ __all__ = ["RateLimiter", "WaitTime"]
 class WaitTime:
     """How long one side has waited.
 
-    Use it as a context manager around a wait, or call :meth:`start` and :meth:`stop`, which may be repeated, wherever
-    it turns out whether that side waits.
-
-    >>> wait = WaitTime()
-    >>> with wait:
-    ...     wait.is_waiting
-    True
-    >>> wait.is_waiting
-    False
+    Call :meth:`start` and :meth:`stop`, which may be repeated, wherever it turns out whether that side waits.
     """
 
     def __init__(self) -> None:
@@ -45,13 +37,6 @@ class WaitTime:
     def stop(self) -> None:
         """End the wait in progress, if any."""
         self._seconds, self._start = self.seconds, None
-
-    def __enter__(self) -> WaitTime:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
 
 
 @dataclass(frozen=True)

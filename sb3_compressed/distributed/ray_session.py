@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -96,22 +97,18 @@ def claim_name(name: str, timeout: float) -> Any:
     :param timeout: seconds to wait for a process that is ending
     :raises RuntimeError: if another process has claimed it
     """
-    deadline = time.monotonic() + timeout
-    while (claim := _try_claim(name)) is None:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the name {name!r} is used by another process, which is still running")
-        time.sleep(PAUSE)
-    return claim
 
-
-def _try_claim(name: str) -> Any:
     class Claim:  # local, so that its process imports nothing of this package
         pass
 
-    try:
-        return ray.remote(Claim).options(name=name, namespace=NAMESPACE, num_cpus=0).remote()
-    except ValueError:  # there is an actor of that name
-        return None
+    options: Any = ray.remote(Claim).options(name=name, namespace=NAMESPACE, num_cpus=0)
+    deadline = time.monotonic() + timeout
+    while True:
+        with contextlib.suppress(ValueError):  # there is an actor of that name
+            return options.remote()
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the name {name!r} is used by another process, which is still running")
+        time.sleep(PAUSE)
 
 
 def why_no_node_fits(options: Mapping[str, Any], n_actors: int) -> str | None:

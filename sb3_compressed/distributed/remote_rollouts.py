@@ -31,7 +31,7 @@ from sb3_compressed.distributed.collector import CollectorSettings, CollectResul
 from sb3_compressed.distributed.collector_group import TIMEOUT, CollectorGroup, Member
 from sb3_compressed.distributed.exploration import Exploration, ExplorationConfig
 from sb3_compressed.distributed.moments import merge
-from sb3_compressed.distributed.policy_copy import PolicySpec
+from sb3_compressed.distributed.policy_copy import policy_factory
 from sb3_compressed.distributed.rate_limiter import RateLimiter, WaitTime
 from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer
 from sb3_compressed.errors import BufferNotReady
@@ -81,7 +81,7 @@ class RolloutOptions:
         """
         settings = CollectorSettings(
             buffer.observation_space if vec_normalize is None else vec_normalize.venv.observation_space,
-            buffer.action_space, None if policy is None else PolicySpec.of(policy), exploration, self.n_collectors,
+            buffer.action_space, None if policy is None else policy_factory(policy), exploration, self.n_collectors,
             self.n_envs, seed if self.seed is None else self.seed, vec_normalize,
         )  # fmt: skip
         return CollectorGroup(self.make_env, settings, buffer, timeout=self.timeout, ray_options=self.ray_options)
@@ -248,6 +248,7 @@ class RemoteRollouts(ModelLayer):
 
     def _close(self, *, wait: bool = False) -> None:
         self._insert_wait.stop()
+        self._sample_wait.stop()
         if self._group is not None:
             self._group.close(wait=wait)
 
@@ -319,16 +320,17 @@ class RemoteRollouts(ModelLayer):
         """
         if len(self._arrivals) >= n:
             return
-        with self._sample_wait:
-            while (n_before := len(self._arrivals)) < n:
-                begin = time.monotonic()
-                self._exchange(n_due, timeout=PATIENCE)
-                if len(self._arrivals) == n_before and time.monotonic() - begin > PATIENCE:
-                    statistics = self.statistics()
-                    logger.warning(
-                        "the learner has waited %.0f s for collectors: %d transitions are in flight, and there were %d "
-                        "restarts", PATIENCE, statistics.n_in_flight, statistics.n_restarts,
-                    )  # fmt: skip
+        self._sample_wait.start()
+        while (n_before := len(self._arrivals)) < n:
+            begin = time.monotonic()
+            self._exchange(n_due, timeout=PATIENCE)
+            if len(self._arrivals) == n_before and time.monotonic() - begin > PATIENCE:
+                statistics = self.statistics()
+                logger.warning(
+                    "the learner has waited %.0f s for collectors: %d transitions are in flight, and there were %d "
+                    "restarts", PATIENCE, statistics.n_in_flight, statistics.n_restarts,
+                )  # fmt: skip
+        self._sample_wait.stop()
 
     # -- collectors ------------------------------------------------------------------------------------------
 

@@ -299,7 +299,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         """
         for shard, view in enumerate(self._group.shards):
             for updates in self._updates.take(shard):
-                self._group.send(view, "update_priorities", *updates)
+                self._group.send(view, "update_priorities", updates)
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         for _, writer in self._local:
             writer.flush(max(deadline - time.monotonic(), 0))

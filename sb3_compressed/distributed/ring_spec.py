@@ -53,22 +53,20 @@ class RingSpec:
 
     def staging(self, n_rows: int, n_envs: int, num_threads: int | None) -> CompressedReplay:
         """Return a buffer in memory that encodes the rows of a segment."""
-        cls = CompressedDictReplayBuffer if self.is_dict else CompressedReplayBuffer
-        return self._new(cls, n_rows, n_envs, num_threads=num_threads)
+        return self._new(n_rows, n_envs, num_threads=num_threads)
 
     def ring(self, n_rows: int, n_envs: int, **storage: Any) -> CompressedReplay:
         """Return the buffer of a ring.
 
         :param storage: ``storage`` and ``storage_mode`` for a folder
         """
-        arguments: dict[str, Any] = {"sampler": self.sampler, "num_threads": 1, **storage}
-        if self.n_steps > 1:
-            arguments |= {"n_steps": self.n_steps, "gamma": self.gamma}
-            return self._new(CompressedNStepReplayBuffer, n_rows, n_envs, **arguments)
-        cls = CompressedDictReplayBuffer if self.is_dict else CompressedReplayBuffer
-        return self._new(cls, n_rows, n_envs, **arguments)
+        returns = {"n_steps": self.n_steps, "gamma": self.gamma} if self.n_steps > 1 else {}
+        return self._new(n_rows, n_envs, sampler=self.sampler, num_threads=1, **storage, **returns)
 
-    def _new(self, cls: type[CompressedReplay], n_rows: int, n_envs: int, **arguments: Any) -> CompressedReplay:
+    def _new(self, n_rows: int, n_envs: int, **arguments: Any) -> CompressedReplay:
+        cls: type[CompressedReplay] = CompressedDictReplayBuffer if self.is_dict else CompressedReplayBuffer
+        if "n_steps" in arguments:
+            cls = CompressedNStepReplayBuffer
         return cls(
             n_rows * n_envs, self.observation_space, self.action_space, device="cpu", n_envs=n_envs,
             **{**self.arguments, **arguments},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
@@ -78,7 +79,6 @@ class Round:
     :param requests: those whose replies were not read yet
     :param parts: what was received of each batch that was not returned yet
     :param missing: how many transitions of each batch have to be requested again
-    :param error: what was raised when replies were read before they were needed
     """
 
     batch_size: int
@@ -87,7 +87,6 @@ class Round:
     requests: list[Request]
     parts: list[list[Part]]
     missing: NDArray[np.int64]
-    error: Exception | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -176,19 +175,19 @@ class SamplePipeline:
         return self._last
 
     def arrived(self) -> list[Part] | None:
-        """Return what the next call of :meth:`next` will return if all of it has arrived; nothing is raised here."""
+        """Return what the next call of :meth:`next` will return if all of it has arrived.
+
+        Nothing is raised here: replies that are damaged are read again when they are needed.
+        """
         if not self._rounds:
             return None
         first = self._rounds[0]
-        if first.requests and first.error is None:
+        if first.requests:
             replies = [each.reply for each in first.requests]
-            try:
+            with contextlib.suppress(Exception):
                 ready, others = ray.wait(replies, num_returns=len(replies), timeout=0)
-                if others:
-                    return None
-                self._read(first, {*ready})
-            except Exception as error:  # it is raised when the batch is needed
-                first.error = error
+                if not others:
+                    self._read(first, {*ready})
         return first.parts[0] if first.is_complete else None
 
     def _requests(self, n_each: NDArray[np.int64]) -> list[Request]:
@@ -208,7 +207,7 @@ class SamplePipeline:
                 requests.append(Request(shard, reply, of_shard, float(shares[shard]), time.monotonic()))
             else:  # others may have added to it
                 for each in updates:
-                    self._group.send(view, "update_priorities", *each)
+                    self._group.send(view, "update_priorities", each)
                 self._group.request_status(view)
         return requests
 
@@ -235,8 +234,6 @@ class SamplePipeline:
     def _receive(self, requested: Round) -> None:
         """Wait for the replies of a round."""
         begin = time.monotonic()
-        if requested.error is not None:
-            raise requested.error
         while not requested.is_complete:
             if not requested.requests:
                 again = self._requests(requested.missing)

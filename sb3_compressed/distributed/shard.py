@@ -163,18 +163,18 @@ class SaveReply(NamedTuple):
 
 
 class PriorityUpdates(NamedTuple):
-    """Updates of priorities, see :meth:`Shard.update_priorities`.
+    """Updates of priorities.
 
-    :param rings: the ring of each transition, ``(n,)``
+    :param rings: the ring of each transition, as in the block of :meth:`Shard.sample`, ``(n,)``
     :param numbers: their numbers in the rings, ``(n,)``
-    :param td_errors: their TD errors, ``(n,)``
+    :param td_errors: their absolute TD errors, ``(n,)``; of equal transitions, the last one counts
     :param incarnation: the process of the shard that they were drawn from
     """
 
     rings: NDArray[np.int16]
     numbers: NDArray[np.int64]
     td_errors: NDArray[Any]
-    incarnation: str | None = None
+    incarnation: str
 
 
 def require_version(version: str) -> None:
@@ -288,7 +288,7 @@ class Shard:
                 if not is_resumed:
                     shutil.rmtree(ring_folder(folder, name), ignore_errors=True)
                 elif name not in self._rings:
-                    self._rings[name] = self._new_ring(name, n_envs, "resume")
+                    self._include(name, self._new_ring(name, n_envs, "resume"))
             if run == self._run:
                 return  # without writing, since the disk may be full
         self._save_rings()
@@ -300,28 +300,27 @@ class Shard:
         deadline = time.monotonic() + (RESTART_LOCK_TIMEOUT if is_restarted() else LOCK_TIMEOUT)
         while True:
             try:
-                ring = Ring(self._spec, self._rows.get(name, self._n_rows), n_envs, storage, self._rng)
-                break
+                return Ring(self._spec, self._rows.get(name, self._n_rows), n_envs, storage, self._rng)
             except FolderInUse:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.1)
-        return self._known(ring)
+            time.sleep(0.1)
 
-    def _known(self, ring: Ring) -> Ring:
-        """Return a new ring after recording its layouts."""
-        for name, array in ring.streams.items():
-            self._use_layout(name, array.layout)
+    def _include(self, name: str, ring: Ring) -> Ring:
+        """Include a ring, and return it."""
+        self._rings[name] = ring
+        self._share_layouts()
         return ring
 
-    def _use_layout(self, name: str, layout: FrameLayout | None) -> None:
-        """Use the first layout that is known for a stream of observations in all rings, so that batches have one."""
-        layout = self._layouts.get(name) or layout
-        if layout is not None:
-            self._layouts[name] = layout
-            for ring in self._rings.values():
-                if ring.streams[name].layout is None:
-                    ring.streams[name].set_layout(layout)
+    def _share_layouts(self) -> None:
+        """Use the first layout that is known of a stream of observations in all rings, so that batches have one."""
+        streams = [stream for ring in self._rings.values() for stream in ring.streams.items()]
+        for name, array in streams:
+            if array.layout is not None:
+                self._layouts.setdefault(name, array.layout)
+        for name, array in streams:
+            if array.layout is None and name in self._layouts:
+                array.set_layout(self._layouts[name])
 
     def _save_rings(self) -> None:
         if self._folder is not None:
@@ -369,9 +368,7 @@ class Shard:
         self.status()  # raises if it cannot be used
         ring = self._rings.get(name)
         if ring is None:
-            ring = self._rings[name] = self._new_ring(name, n_envs, "overwrite")
-            for stream, layout in self._layouts.items():
-                self._use_layout(stream, layout)
+            ring = self._include(name, self._new_ring(name, n_envs, "overwrite"))
             self._save_rings()
         if ring.n_envs != n_envs:
             raise ValueError(f"the ring of {name!r} has {ring.n_envs} environments, the writer has {n_envs}")
@@ -400,7 +397,7 @@ class Shard:
         :param session: as for :meth:`open_ring`
         :param position: the number of rows that the writer has inserted before, from that of :meth:`open_ring` on. A
             segment that was stored before is acknowledged
-        :param block: the packed block of :class:`.EncodedRows`
+        :param block: the packed block of :func:`.block_of`
         :param codecs: configurations of codecs that the writer has not sent yet
         :param after_gap: whether rows before these were lost, so that episodes do not continue
         :raises UnknownWriter: if the ring was not opened by this writer, or the position does not follow the last one
@@ -420,7 +417,9 @@ class Shard:
                 raise UnknownWriter(f"{name!r} must continue after {ring.position} rows, got {position}")
             return InsertReply([], ring.state, self.status())  # it was stored, and the acknowledgement lost
         for stream, layout in rows.layouts.items():
-            self._use_layout(stream, layout)
+            if layout is not None:
+                self._layouts.setdefault(stream, layout)
+        self._share_layouts()
         if after_gap:
             ring.truncate()
         others = (each.max_updated for each in self._rings.values() if each is not ring)
@@ -448,7 +447,7 @@ class Shard:
         self._called_at = time.monotonic()
         self._max_updated_elsewhere = max_updated
         for each in updates:
-            self.update_priorities(*each)
+            self.update_priorities(each)
         n = sum(counts)
         rings = [ring for ring in self._rings.values() if ring.n_transitions]
         masses = np.array([ring.mass for ring in rings], dtype=np.float64)
@@ -493,30 +492,16 @@ class Shard:
         """Return the configurations of codecs, without those that no transition needs any more."""
         return self._codecs.configs_of(digests)
 
-    def update_priorities(
-        self,
-        rings: NDArray[np.int16],
-        numbers: NDArray[np.int64],
-        td_errors: NDArray[Any],
-        incarnation: str | None = None,
-    ) -> int:
-        """Update the priorities of transitions; return how many were skipped since they were overwritten or lost.
-
-        :param rings: the rings of the transitions, as in the block of :meth:`sample`, ``(n,)``
-        :param numbers: their numbers, ``(n,)``
-        :param td_errors: absolute TD errors, ``(n,)``; of equal transitions, the last one counts
-        :param incarnation: the process that the transitions were sampled from, if it may be another one
-        """
-        if incarnation not in (None, self._incarnation):
-            self._n_skipped_updates += len(numbers)
-            return len(numbers)
+    def update_priorities(self, updates: PriorityUpdates) -> None:
+        """Update the priorities of transitions; those that were overwritten or lost are skipped and counted."""
+        if updates.incarnation != self._incarnation:
+            self._n_skipped_updates += len(updates.numbers)
+            return
         all_rings = list(self._rings.values())
-        n_skipped = 0
-        for number in np.unique(rings).tolist():
-            is_here = rings == number
-            n_skipped += all_rings[number].update(numbers[is_here], td_errors[is_here])
-        self._n_skipped_updates += n_skipped
-        return n_skipped
+        for number in np.unique(updates.rings).tolist():
+            is_here = updates.rings == number
+            ring = all_rings[number]
+            self._n_skipped_updates += ring.update(updates.numbers[is_here], updates.td_errors[is_here])
 
     # -- state -----------------------------------------------------------------------------------------------
 
@@ -600,16 +585,13 @@ class Shard:
             if self._folder is None:
                 ring = Ring(self._spec, rows[name], n_envs, {}, self._rng)
                 ring.load(folder)
-                self._rings[name] = self._known(ring)
             else:
                 target = ring_folder(self._folder, name)
                 shutil.rmtree(target, ignore_errors=True)
                 shutil.copytree(folder, target, copy_function=shutil.copyfile)
                 target.chmod(target.stat().st_mode | stat.S_IRWXU)  # checkpoints may be read-only
-                self._rings[name] = self._new_ring(name, n_envs, "resume")
-            self._rings[name].truncate()  # what follows is from another episode
-        for stream, layout in list(self._layouts.items()):
-            self._use_layout(stream, layout)
+                ring = self._new_ring(name, n_envs, "resume")
+            self._include(name, ring).truncate()  # what follows is from another episode
         self._save_rings()
         if isinstance(self._error, OSError):
             self._error = None

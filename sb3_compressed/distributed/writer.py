@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.codecs import Codec
 from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.encoded_rows import EncodedRows
+from sb3_compressed.distributed.encoded_rows import block_of
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, summary
 from sb3_compressed.distributed.ring import RingState
 from sb3_compressed.distributed.ring_spec import RingSpec
@@ -240,10 +240,10 @@ class ReplayWriter:
             self._state = self._with_lost(n_rows)._replace(is_late=True, is_packed=True)
             self._remove_packed(staging)
             return
-        rows = EncodedRows.of(staging, np.arange(n_rows))
-        codecs = {self._codecs.add(codec): codec for batch in rows.batches.values() for codec in batch.codecs}
+        block = block_of(staging, np.arange(n_rows))
+        codecs = {self._codecs.add(codec): codec for batch in block.batches.values() for codec in batch.codecs}
         state = self._state
-        segment = Segment(n_rows, rows.to_block().pack(), codecs, state.has_gap)
+        segment = Segment(n_rows, block.pack(), codecs, state.has_gap)
         self._state = state._replace(pending=(*state.pending, segment), has_gap=False, is_packed=True)
         self._remove_packed(staging)
         if all(each.reply is not None for each in state.pending):  # otherwise it is sent after those

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sb3_compressed.distributed.shard import SampleReply, Shard
+from sb3_compressed.distributed.shard import PriorityUpdates, SampleReply, Shard
 
 
 class CountingShard(Shard):
@@ -19,10 +19,10 @@ class CountingShard(Shard):
         self._n_calls = n_after
         return reply
 
-    def update_priorities(self, *args: Any, **kwargs: Any) -> int:
+    def update_priorities(self, updates: PriorityUpdates) -> None:
         """Count one call."""
         self._n_calls += 1
-        return super().update_priorities(*args, **kwargs)
+        super().update_priorities(updates)
 
     def n_calls(self) -> int:
         """Return the number of calls."""

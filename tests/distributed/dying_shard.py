@@ -17,7 +17,6 @@ from sb3_compressed.distributed.shard import InsertReply, OpenReply, SampleReply
 
 #: The variable with the folder in which files name the points to die at. Processes of actors inherit it.
 DEATHS = "DEATHS_OF_SHARDS"
-POINTS = ["open", "opened", "insert", "inserted", "sample", "sampled", "update", "save", "saved", "load", "loaded"]
 #: Instead of the number of a signal.
 FORGET = 0
 
@@ -96,16 +95,9 @@ class DyingShard(Shard):
         return reply
 
     def sample(self, *args: Any, **kwargs: Any) -> SampleReply:
-        """Die before or after samples are drawn."""
+        """Die before samples are drawn."""
         _is_at("sample")
-        reply = super().sample(*args, **kwargs)
-        _is_at("sampled")
-        return reply
-
-    def update_priorities(self, *args: Any, **kwargs: Any) -> int:
-        """Die before priorities are updated."""
-        _is_at("update")
-        return super().update_priorities(*args, **kwargs)
+        return super().sample(*args, **kwargs)
 
     def save_checkpoint(self, *args: Any, **kwargs: Any) -> SaveReply:
         """Die before or after all rings are saved."""

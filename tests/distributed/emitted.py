@@ -69,12 +69,6 @@ def observation(kind: str, number: int, env: int = 0) -> Any:
     return frames(number, 4)
 
 
-def single(kind: str, number: int) -> Any:
-    """Return one observation as an element of its space."""
-    values = observations(kind, number, 1)
-    return {key: part[0] for key, part in values.items()} if kind == "dict" else values[0]
-
-
 def observations(kind: str, number: int, n_envs: int) -> Any:
     """Return the observations before the transitions of that number in all environments."""
     each = [observation(kind, number, env) for env in range(n_envs)]

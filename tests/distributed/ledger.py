@@ -76,14 +76,12 @@ class Audit(NamedTuple):
 
     :param n_present: number of transitions in the rings
     :param n_acknowledged: number of transitions that were acknowledged
-    :param n_lost: number of acknowledged transitions that are neither there nor overwritten
-    :param n_overwritten: number of acknowledged transitions that were overwritten, at least
+    :param n_lost: number of acknowledged transitions that shards in memory have lost
     """
 
     n_present: int
     n_acknowledged: int
     n_lost: int
-    n_overwritten: int
 
 
 def runs_of(ring: Any, env: int) -> list[Run]:
@@ -119,15 +117,14 @@ def runs_of(ring: Any, env: int) -> list[Run]:
     return runs
 
 
-def audit(rings: Iterable[Any], lives: Mapping[int, Life], *, is_lossless: bool) -> Audit:
-    """Compare rings with a ledger.
+def audit(rings: Iterable[Any], lives: Mapping[int, Life]) -> Audit:
+    """Compare rings with a ledger: everything acknowledged must be there, unless it was overwritten.
 
     :param rings: all rings of a distributed buffer, each a replay buffer
     :param lives: those of all environments that have written to them, by their sources
-    :param is_lossless: whether everything acknowledged must be there; otherwise losses are counted
-    :raises AssertionError: if a transition is there twice, was not emitted so, or is missing although it must be there
+    :raises AssertionError: if a transition is there twice, was not emitted so, or is missing
     """
-    n_present = n_lost = n_overwritten = 0
+    n_present = 0
     present: set[int] = set()
     newest_overwritten = 0  # lives that began before were overwritten
     for ring in rings:
@@ -139,20 +136,13 @@ def audit(rings: Iterable[Any], lives: Mapping[int, Life], *, is_lossless: bool)
             for number, run in enumerate(runs):
                 assert run.source not in present, f"steps of {run.source:x} are there twice: {runs}"
                 present.add(run.source)
-                is_cut = number == 0 and (ring.full or not is_lossless)
+                is_cut = number == 0 and ring.full
                 assert run.first == 0 or is_cut, f"steps of {run.source:x} are missing: {runs}"
                 n_missing = max(lives[run.source].n_acknowledged - run.last, 0)
-                assert not (n_missing and is_lossless), f"{n_missing} acknowledged steps are missing after {runs}"
-                n_lost += n_missing + (0 if ring.full else run.first)
-                n_overwritten += run.first if ring.full else 0
+                assert not n_missing, f"{n_missing} acknowledged steps are missing after {runs}"
             if ring.full and runs:
                 newest_overwritten = max(newest_overwritten, began[0])
     for source, life in lives.items():
-        if source in present or not life.n_acknowledged:
-            continue
-        if life.began_at < newest_overwritten:
-            n_overwritten += life.n_acknowledged
-        else:
-            assert not is_lossless, f"all {life.n_acknowledged} acknowledged steps of {source:x} are missing"
-            n_lost += life.n_acknowledged
-    return Audit(n_present, sum(life.n_acknowledged for life in lives.values()), n_lost, n_overwritten)
+        is_missing = source not in present and life.n_acknowledged and life.began_at >= newest_overwritten
+        assert not is_missing, f"all {life.n_acknowledged} acknowledged steps of {source:x} are missing"
+    return Audit(n_present, sum(life.n_acknowledged for life in lives.values()), 0)

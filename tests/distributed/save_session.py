@@ -10,12 +10,11 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-from distributed.fault_session import DEADLINE, Program
+from distributed.fault_session import Program
 from distributed.save_program import SaveReport, SaveResult
 
 __all__ = ["SaveSession"]
@@ -47,27 +46,16 @@ class SaveSession:
         self._programs = [self._start()]
 
     def _start(self) -> Program:
-        return Program(self.folder, self._options, self._temporary, "distributed.save_program")
-
-    def _wait_for(self, condition: Callable[[SaveReport], bool]) -> SaveReport:
-        """Return the first report that fulfils a condition.
-
-        :raises AssertionError: if the program ends before, or nothing happens for long
-        """
-        program, deadline = self._programs[-1], time.monotonic() + DEADLINE
-        while True:
-            program.read(0.1)
-            report = SaveReport(**program.lines[-1]) if program.lines else None
-            if report is not None and condition(report):
-                return report
-            program.require(program.process.poll() is None, "the program has ended")
-            program.require(time.monotonic() < deadline, f"nothing happens after {report}")
+        return Program(
+            self.folder, self._options, self._temporary, "distributed.save_program", lambda line: SaveReport(**line)
+        )
 
     def wait_for_saves(self, n: int) -> SaveReport:
         """Wait for further saves."""
-        lines = self._programs[-1].lines
-        n_before = SaveReport(**lines[-1]).n_saves if lines else 0
-        return self._wait_for(lambda report: report.n_saves >= n_before + n)
+        program = self._programs[-1]
+        n_before = program.report.n_saves if program.report else 0
+        report: SaveReport = program.wait_for(lambda report: report.n_saves >= n_before + n)
+        return report
 
     def cause(self, kind: str) -> None:
         """Cause a fault at a random time, while the program saves.

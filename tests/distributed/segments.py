@@ -12,7 +12,7 @@ from distributed.emitted import NUMBERS, SPACES, observation, transition
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.encoded_rows import EncodedRows, layout_of
+from sb3_compressed.distributed.encoded_rows import block_of, layout_of
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import InsertReply, SampleReply, Shard
 
@@ -66,10 +66,10 @@ class Client:
         for number in range(self.next, self.next + n_rows):
             transition(self.kind, number, self.n_envs, action=number * self.n_envs).add_to(self.staging)
         self.next += n_rows
-        rows = EncodedRows.of(self.staging, np.arange(n_rows))
+        block = block_of(self.staging, np.arange(n_rows))
         self.staging.reset()
-        digests = [self.exchange.add(codec) for batch in rows.batches.values() for codec in batch.codecs]
-        segment = Segment(self.position, n_rows, rows.to_block().pack(), self.exchange.configs_of(digests))
+        digests = [self.exchange.add(codec) for batch in block.batches.values() for codec in batch.codecs]
+        segment = Segment(self.position, n_rows, block.pack(), self.exchange.configs_of(digests))
         self.position += n_rows
         return segment
 
@@ -95,40 +95,39 @@ class Samples(NamedTuple):
     next_observations: dict[str, NDArray[Any]]
 
 
-def _part(name: str) -> str:
-    return name.partition("/")[2]
-
-
-def _decoded(batch: Any, layout: Any, kind: str, name: str, dtype: Any = None) -> NDArray[Any]:
+def _decoded(batch: Any, layout: Any, kind: str, name: str) -> NDArray[Any]:
     space: Any = SPACES[kind]
     if kind == "dict":
-        space = space.spaces[_part(name)]
-    out = np.empty((batch.n_items, *space.shape), space.dtype if dtype is None else dtype)
-    decode(batch, layout_of(space.shape, layout) if isinstance(layout, list) else layout, out)
-    return out.astype(space.dtype)
+        space = space.spaces[name.partition("/")[2]]
+    out = np.empty((batch.n_items, *space.shape), space.dtype)
+    decode(batch, layout_of(space.shape, layout), out)
+    return out
 
 
-def samples_of(block: Block, kind: str, dtype: Any = None) -> Samples:
+def samples_of(block: Block, kind: str) -> Samples:
     """Decode what :meth:`.Ring.sample` returned."""
-    return _batch(block, slice(0, len(block.arrays["numbers"])), kind, dtype)
+    return _batch(block, slice(0, len(block.arrays["numbers"])), kind)
 
 
-def _batch(block: Block, part: slice, kind: str, dtype: Any = None) -> Samples:
+def _batch(block: Block, part: slice, kind: str) -> Samples:
     """Decode the transitions of one batch in a block."""
     values = {name: array[part] for name, array in block.arrays.items()}
     for name, batch in block.batches.items():
         items = batch.part(2 * part.start, 2 * part.stop)
-        both = _decoded(items, block.values["layouts"][name], kind, name, dtype)
+        both = _decoded(items, block.values["layouts"][name], kind, name)
         values |= {name: both[: len(both) // 2], f"next_{name}": both[len(both) // 2 :]}
     return _split(values)
 
 
 def _split(values: dict[str, Any]) -> Samples:
-    found: tuple[dict[str, Any], ...] = {}, {}, {}
+    found = Samples({}, {}, {})
     for name, array in values.items():
-        group = 1 + ("next_observations", "observations").index(name.partition("/")[0]) if "observations" in name else 0
-        found[{0: 0, 1: 2, 2: 1}[group]][_part(name) if group else name] = array
-    return Samples(*found)
+        stream, _, key = name.partition("/")
+        if "observations" in stream:
+            getattr(found, stream)[key] = array
+        else:
+            found.arrays[name] = array
+    return found
 
 
 def batches_of(reply: SampleReply, kind: str, codecs: CodecExchange) -> list[Samples]:
@@ -142,6 +141,12 @@ def batches_of(reply: SampleReply, kind: str, codecs: CodecExchange) -> list[Sam
         found.append(_batch(block, slice(first, first + count), kind))
         first += count
     return found
+
+
+def rewards_of(samples: Samples) -> dict[float, float]:
+    """Return the reward of each transition by its action."""
+    arrays = samples.arrays
+    return dict(zip(arrays["actions"].reshape(-1), arrays["rewards"].reshape(-1), strict=True))
 
 
 def assert_emitted(samples: Samples, kind: str, n_envs: int = 1) -> NDArray[np.int64]:

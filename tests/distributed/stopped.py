@@ -1,4 +1,4 @@
-"""Processes that are stopped for a while, short timeouts for what is to wait for them in vain, and waiting for others.
+"""Processes that are stopped or have a full disk for a while, short timeouts for what waits in vain, and waiting.
 
 Only such calls have a short timeout: on a busy machine, any other would pass now and then.
 """
@@ -6,6 +6,7 @@ Only such calls have a short timeout: on a busy machine, any other would pass no
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +48,17 @@ def stopped(pid: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def full_disk(n_bytes: int = 1, pid: int = 0) -> Iterator[None]:
+    """Limit the size of the files of a process during the block, by default of this one."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
 
 
 @contextmanager

@@ -112,16 +112,7 @@ INVALID = {
     "no JSON": zstandard.compress(b"{"),
     "other text": zstandard.compress(b"\xff"),
     "deep": zstandard.compress(b"[" * 100_000),
-    "a list": packed([]),
-    "a number": packed(3),
-    "no name": packed({}),
     "an unknown name": packed({"name": "none such", "fields": {}}),
-    "a name that is a list": packed({"name": [], "fields": {}}),
-    "no fields": packed({"name": "zstd"}),
-    "other fields": packed({"name": "zstd", "fields": {"level": 3}}),
-    "a level of text": packed({"name": "zstd", "fields": {"compresslevel": "3"}}),
-    "a level out of range": packed({"name": "zstd", "fields": {"compresslevel": 1000}}),
-    "a dictionary that is no base64": packed({"name": "zstd-dict", "fields": {"dictionary": "%"}}),
 }
 
 
@@ -143,19 +134,3 @@ def test_configurations_are_not_decompressed_without_a_limit(monkeypatch: pytest
 def test_any_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptPayload):
         unpack_codec(data)
-
-
-@examples(200)
-@given(
-    st.sampled_from(available_codecs()),
-    st.recursive(
-        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
-        lambda parts: st.one_of(st.lists(parts, max_size=3), st.dictionaries(st.text(max_size=12), parts, max_size=3)),
-        max_leaves=6,
-    ),
-)
-def test_any_fields_are_refused_or_accepted(name: str, fields: object) -> None:
-    try:
-        unpack_codec(packed({"name": name, "fields": fields}))
-    except CorruptPayload:
-        return

@@ -40,7 +40,7 @@ from sb3_compressed.distributed.collector import (
     PolicyState,
 )
 from sb3_compressed.distributed.exploration import ExplorationConfig
-from sb3_compressed.distributed.policy_copy import PolicySpec, policy_weights
+from sb3_compressed.distributed.policy_copy import policy_factory, policy_weights
 from sb3_compressed.distributed.shard import ShardStatus
 
 SEED = 5
@@ -57,11 +57,9 @@ class LocalWriter:
         cls = CompressedDictReplayBuffer if isinstance(env.observation_space, spaces.Dict) else CompressedReplayBuffer
         self.buffer = cls(1000, env.observation_space, env.action_space, "cpu", env.num_envs)
         self.add = self.buffer.add
-        self.n_flushed = 0
 
     def flush(self) -> None:
-        """Count the calls."""
-        self.n_flushed += 1
+        """Do nothing, as nothing is on its way."""
 
     def take_statuses(self) -> list[ShardStatus]:
         """Return nothing, as there is no shard."""
@@ -116,7 +114,7 @@ class ReplayedContinuous(TD3):
         return self.policy.unscale_action(scaled), stored
 
 
-def sb3_transitions(env: VecEnv, actions: Any) -> Any:
+def sb3_transitions(env: VecEnv, actions: Any, callback: BaseCallback | None = None) -> Any:
     """Return the buffer in which SB3 stores transitions with these actions, ``(n_steps, n_envs, action_size)``."""
     is_continuous = isinstance(env.action_space, spaces.Box)
     policy = "MultiInputPolicy" if isinstance(env.observation_space, spaces.Dict) else "MlpPolicy"
@@ -125,7 +123,7 @@ def sb3_transitions(env: VecEnv, actions: Any) -> Any:
     model = algorithm(policy, env, policy_kwargs={"net_arch": [4]}, **options)
     given = actions if is_continuous else actions[..., 0]
     model.actions = iter(zip(given, given, strict=True))
-    model.learn(len(given) * env.num_envs)
+    model.learn(len(given) * env.num_envs, callback)
     return model.replay_buffer
 
 
@@ -176,7 +174,7 @@ def test_actions_are_those_of_sb3(algorithm: Any, make_env: Callable[[], Any]) -
     for parameter in model.policy.parameters():  # new policies choose one action nearly always
         th.nn.init.normal_(parameter)
     exploration = ExplorationConfig.from_model(model, 0.0 if algorithm is DQN else None)
-    collector, buffer = prepared(make_env, policy=PolicySpec.of(model.policy), exploration=exploration)
+    collector, buffer = prepared(make_env, new_policy=policy_factory(model.policy), exploration=exploration)
     state = PolicyState(policy_weights(model.policy))
     _, callback = model._setup_learn(N_STEPS, None)
     model.collect_rollouts(env, callback, model.train_freq, model.replay_buffer)
@@ -207,12 +205,8 @@ class InfoRecorder(BaseCallback):
 def test_ends_of_episodes_are_those_of_sb3(make_env: Callable[[], Any]) -> None:
     collector, buffer = prepared(make_env)
     result = collector.collect(N_STEPS, n_random_steps=N_STEPS)
-    env = wrapped(make_env)
-    model = Replayed("MlpPolicy", env, learning_starts=10_000, train_freq=1, buffer_size=1000, seed=SEED, device="cpu")
-    actions = np.array(buffer.actions[:N_STEPS])[..., 0]
-    model.actions = iter(zip(actions, actions, strict=True))
     recorder = InfoRecorder()
-    model.learn(N_STEPS * env.num_envs, callback=recorder)
+    sb3_transitions(wrapped(make_env), fields_of(buffer, N_STEPS)["actions"], recorder)
     ours = []
     for end in result.episodes:
         episode = end.info.get("episode", {})
@@ -342,23 +336,13 @@ def test_after_ctrl_c_no_transition_begins_with_an_earlier_observation() -> None
         collect(at)
 
 
-def test_what_was_added_is_sent_at_the_end_of_each_call() -> None:
-    env = wrapped(cart)
-    collector = Collector()
-    collector.prepare(__version__, cart, settings_of(env), 0)
-    writer: Any = LocalWriter(env)
-    collector.connect(writer)
-    for _ in range(3):
-        collector.collect(5, n_random_steps=5)
-    assert writer.n_flushed == 3
-
-
 def test_a_version_of_the_policy_is_loaded_once() -> None:
     model = DQN("MlpPolicy", cart(), seed=0, device="cpu", buffer_size=100)
-    collector, _ = prepared(cart, policy=PolicySpec.of(model.policy), exploration=GREEDY)
+    collector, _ = prepared(cart, new_policy=policy_factory(model.policy), exploration=GREEDY)
     zeros = {name: np.zeros_like(array) for name, array in policy_weights(model.policy).items()}
     result: CollectResult = collector.collect(1, 3, PolicyState(zeros))
     assert result.policy_version == 3
+    assert not collector._policy.training
     assert all(not array.any() for array in policy_weights(collector._policy).values())
     collector.collect(1, 3, PolicyState({"unknown": np.zeros(1)}))  # not looked at
     collector.collect(1, 4, PolicyState(policy_weights(model.policy)))
@@ -367,7 +351,7 @@ def test_a_version_of_the_policy_is_loaded_once() -> None:
 
 def test_random_steps_precede_those_of_the_policy() -> None:
     model = DQN("MlpPolicy", cart(), seed=0, device="cpu", buffer_size=100)
-    collector, buffer = prepared(cart, policy=PolicySpec.of(model.policy), exploration=GREEDY)
+    collector, buffer = prepared(cart, new_policy=policy_factory(model.policy), exploration=GREEDY)
     weights = {name: np.zeros_like(array) for name, array in policy_weights(model.policy).items()}
     weights["q_net.q_net.4.bias"] = np.array([0.0, 1.0], np.float32)  # always the second action
     collector.collect(200, 1, PolicyState(weights), n_random_steps=100)
@@ -380,7 +364,7 @@ def test_observations_are_normalized_for_the_policy() -> None:
     learner: Any = VecNormalize(make_vec_env(cart, 1))
     learner.obs_rms.mean += 3
     model = DQN("MlpPolicy", learner, seed=0, device="cpu", buffer_size=100)
-    collector, _ = prepared(cart, policy=PolicySpec.of(model.policy), exploration=GREEDY, vec_normalize=learner)
+    collector, _ = prepared(cart, new_policy=policy_factory(model.policy), exploration=GREEDY, vec_normalize=learner)
     np.testing.assert_array_equal(collector._observations, learner.normalize_obs(collector._raw_observations))
     learner.obs_rms.mean += 4
     state = PolicyState.of(model.policy, learner)

@@ -21,7 +21,6 @@ from stable_baselines3 import DQN, PPO, TD3
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CheckpointCallback,
-    ProgressBarCallback,
     StopTrainingOnMaxEpisodes,
 )
 from stable_baselines3.common.env_util import make_vec_env
@@ -284,13 +283,6 @@ def test_callbacks_can_end_the_training(model: Any) -> None:
     assert model.num_timesteps < 10_000
 
 
-@pytest.mark.filterwarnings("ignore:rich is experimental")
-def test_progress_bars_count_remote_steps(model: Any) -> None:
-    bar = ProgressBarCallback()
-    model.learn(150, callback=[collectors(), bar])
-    assert bar.pbar.n == 150
-
-
 def test_exceptions_of_callbacks_end_the_collectors(model: Any) -> None:
     def action(model: Any) -> None:
         raise ValueError("stop")
@@ -320,6 +312,7 @@ def test_interrupts_of_waits_end_the_collectors(model: Any) -> None:
         model.learn(500, callback=remote)
     thread.join()
     assert_ended(model, set())
+    assert remote.statistics().waiting is None
     for member in members:
         with pytest.raises(ray.exceptions.RayActorError):
             ray.get(member.actor.pid.remote())

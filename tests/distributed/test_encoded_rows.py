@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from distributed.emitted import NUMBERS, SPACES, sb3_buffer, single, transition
+from distributed.emitted import NUMBERS, SPACES, sb3_buffer, transition
+from distributed.stopped import full_disk
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_to_state
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.encoded_rows import EncodedRows, layout_of
+from sb3_compressed.distributed.encoded_rows import EncodedRows, block_of, layout_of
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.persistence.buffer_state import named_arrays
@@ -49,9 +49,9 @@ class Sender:
             step.add_to(self.staging)
             step.add_to(self.expected)
         self.next += n_rows
-        rows = EncodedRows.of(self.staging, np.arange(n_rows))
+        block = block_of(self.staging, np.arange(n_rows))
         self.staging.reset()
-        return rows.to_block()
+        return block
 
     def received(self, n_rows: int) -> EncodedRows:
         """Return the next rows as another process receives them."""
@@ -238,11 +238,8 @@ def misfits(block: Block) -> dict[str, dict[str, Any]]:
     return {
         "no rows": {"values": {"rows": 0}},
         "more rows": {"values": {"rows": 6}},
-        "fewer rows": {"values": {"rows": 4}},
-        "negative rows": {"values": {"rows": -5}},
         "rows of another type": {"values": {"rows": 5.0}},
         "rows of text": {"values": {"rows": "5"}},
-        "no number of rows": {"values": {"rows": None}},
         "very many rows": {"values": {"rows": 1 << 70}},
         "other environments": {"values": {"envs": 1}},
         "no formats": {"values": {"formats": None}},
@@ -250,14 +247,11 @@ def misfits(block: Block) -> dict[str, dict[str, Any]]:
         "another dtype": {"values": {"formats": {"observations/image": [[4, 20, 20], "|i1"]}}},
         "no layouts": {"values": {"layouts": None}},
         "layouts of nothing": {"values": {"layouts": {}}},
-        "a list of layouts": {"values": {"layouts": [[0, 4]]}},
         "an impossible layout": {"values": {"layouts": {"observations/image": [0, 3]}}},
         "another layout": {"values": {"layouts": {"observations/image": [0, 2]}}},
         "no layout": {"values": {"layouts": {"observations/image": None}}},
         "half a layout": {"values": {"layouts": {"observations/image": [0]}}},
         "a layout of text": {"values": {"layouts": {"observations/image": ["0", "4"]}}},
-        "a layout of lists": {"values": {"layouts": {"observations/image": [[0], [4]]}}},
-        "a layout of an object": {"values": {"layouts": {"observations/image": {"0": 4}}}},
         "no actions": {"arrays": {"actions": None}},
         "unknown arrays": {"arrays": {"infos": np.zeros((5, 2))}},
         "no image": {"batches": {"observations/image": None}},
@@ -270,7 +264,6 @@ def misfits(block: Block) -> dict[str, dict[str, Any]]:
         "float actions": {"arrays": {"actions": array_like(block, "actions", dtype=np.float64)}},
         "vectors of another length": {"arrays": {"observations/vector": np.zeros((5, 2, 8))}},
         "fewer images": {"batches": {"observations/image": batch.part(0, 18)}},
-        "no images": {"batches": {"observations/image": batch.part(0, 0)}},
     }
 
 
@@ -327,29 +320,20 @@ def test_what_a_ring_receives_need_not_stay_in_memory() -> None:
     sender.assert_equal()
 
 
-def test_observations_are_those_of_their_kinds() -> None:
-    for kind, space in SPACES.items():
-        assert space.contains(single(kind, 3)), kind
-
-
 def test_a_full_disk_leaves_a_ring_as_it_was(tmp_path: Path) -> None:
     sender = Sender("dict", 50, folder=tmp_path / "ring", compression_method={"image": "none"})
     sender.send(30)
     end = sender.ring._storage.store.log.last.end
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     rows = sender.received(30)
     n_failed = 0
     for room in range(0, 2_000_000, 20_000):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (end + room, hard))
         try:
-            rows.append_to(sender.ring)
+            with full_disk(end + room):
+                rows.append_to(sender.ring)
+            break
         except OSError:
             n_failed += 1
             assert (sender.ring.pos, sender.ring.full) == (30, False)
-        else:
-            break
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert n_failed > 3
     sender.assert_equal()
     sender.ring.close()

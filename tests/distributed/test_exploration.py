@@ -205,9 +205,7 @@ def test_collectors_have_their_positions() -> None:
     assert config.epsilon == "ladder"
     for collector in range(2):
         explorer = Explorer(model.policy, config, N_ENVS, collector=collector, n_collectors=2)
-        found = explorer.epsilons()
-        assert found is not None
-        assert found.tolist() == EpsilonLadder().epsilons(collector, 2, N_ENVS).tolist()
+        assert explorer.epsilons().tolist() == EpsilonLadder().epsilons(collector, 2, N_ENVS).tolist()
 
 
 @pytest.mark.parametrize(

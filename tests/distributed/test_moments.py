@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from drawn_examples import examples
@@ -14,15 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_compressed.common.tree_map import leaves
-from sb3_compressed.distributed.moments import (
-    CollectorNormalizer,
-    NormalizationState,
-    merge,
-)
+from sb3_compressed.distributed.moments import CollectorNormalizer, Moments, merge
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 NORMALIZED_KEYS = ["vector", "image"]
@@ -59,14 +56,15 @@ class Recording:
         return self.observations[step, envs]
 
 
-class RecordedEnv(VecEnv):
+class RecordedEnv(DummyVecEnv):
     """Environments that return a recording, whatever the actions are."""
 
     def __init__(self, recording: Recording) -> None:
         # A space of its own, since VecNormalize changes the Dict space of its environments.
         space = pickle.loads(pickle.dumps(DICT if isinstance(recording.observations, dict) else VECTOR))
         self.recording, self.step_number = recording, 0
-        super().__init__(recording.n_envs, space, spaces.Discrete(2))
+        self.envs = [gym.Env() for _ in range(recording.n_envs)]  # never stepped
+        VecEnv.__init__(self, recording.n_envs, space, spaces.Discrete(2))
 
     def reset(self) -> Any:
         self.step_number = 0
@@ -80,21 +78,6 @@ class RecordedEnv(VecEnv):
         recording = self.recording
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         return recording.observation(at), recording.rewards[at - 1], recording.dones[at - 1], infos
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        return [None] * self.num_envs  # the render mode
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        return [False] * self.num_envs
 
 
 def vec_normalize(recording: Recording, **options: Any) -> VecNormalize:
@@ -129,10 +112,11 @@ def assert_same_statistics(ours: VecNormalize, theirs: VecNormalize) -> None:
 def through_pickle(value: Any) -> Any:
     """Return a value as another process receives it; arrays are read-only there, as those of Ray."""
     received = pickle.loads(pickle.dumps(value))
-    if isinstance(received, NormalizationState):
-        for moments in (*leaves(received.moments.observations), received.moments.returns):
-            moments.mean.setflags(write=False)
-            moments.var.setflags(write=False)
+    if isinstance(received, Moments):
+        for each in (*leaves(received.observations), received.returns):
+            for values in (each.mean, each.var):
+                if isinstance(values, np.ndarray):
+                    values.setflags(write=False)
     return received
 
 
@@ -177,14 +161,14 @@ def test_merged_statistics_equal_those_of_a_single_vec_normalize(
         if increments and rng.random() < 0.3:
             merge(learner, through_pickle(increments.pop(rng.integers(len(increments)))))
         if rng.random() < 0.3:
-            normalizer.load_state(through_pickle(NormalizationState.of(learner)))
+            normalizer.load(through_pickle(Moments.of(learner)))
     increments += [normalizer.take_increment() for normalizer, _ in collectors]
     for i in rng.permutation(len(increments)):
         merge(learner, increments[i])
 
     assert_same_statistics(learner, single)
     normalizer, envs = collectors[0]
-    normalizer.load_state(through_pickle(NormalizationState.of(learner)))
+    normalizer.load(through_pickle(Moments.of(learner)))
     observations = recording.observation(n_steps)
     expected: Any = learner.normalize_obs(observations)
     found = normalizer.normalize(observations)
@@ -217,7 +201,7 @@ def test_collectors_normalize_with_the_last_broadcast_only() -> None:
     np.testing.assert_array_equal(normalizer.normalize(observations), before)
     merge(learner, normalizer.take_increment())
     np.testing.assert_array_equal(normalizer.normalize(observations), before)
-    normalizer.load_state(NormalizationState.of(learner))
+    normalizer.load(Moments.of(learner))
     np.testing.assert_array_equal(normalizer.normalize(observations), learner.normalize_obs(observations))
     assert not np.array_equal(normalizer.normalize(observations), before)
 
@@ -238,22 +222,20 @@ def test_nothing_is_accumulated_or_merged_unless_in_training() -> None:
     normalizer.reset(recording.observation(0))
     increment = normalizer.take_increment()
     learner.training = False
-    before = NormalizationState.of(learner)
+    before = Moments.of(learner)
     merge(learner, increment)
-    normalizer.load_state(before)
+    normalizer.load(before)
     normalizer.step(recording.observation(1), recording.rewards[0], recording.dones[0])
     assert normalizer.take_increment().observations.count == 0
     learner.training = True
     assert statistics(learner)["observations"].count == 1e-4
 
 
-def test_states_are_copies() -> None:
-    recording = Recording(False, 5, 2, seed=0)
-    learner = vec_normalize(recording)
-    state = NormalizationState.of(learner)
+def test_collectors_have_copies() -> None:
+    learner = vec_normalize(Recording(False, 5, 2, seed=0))
     normalizer = CollectorNormalizer(learner)
+    normalizer.load(Moments.of(learner))
     play(learner, 5)
-    assert state.moments.observations.mean.tolist() == [0, 0, 0]
     np.testing.assert_allclose(normalizer.normalize(np.ones((1, 3), np.float32)), 1, rtol=1e-6)
 
 

@@ -14,7 +14,7 @@ from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.dqn.policies import DQNPolicy
 
 from distributed.collected_envs import cart, pendulum
-from sb3_compressed.distributed.policy_copy import PolicySpec, UniformPolicy, load_weights, policy_weights
+from sb3_compressed.distributed.policy_copy import UniformPolicy, load_weights, policy_factory, policy_weights
 
 ALGORITHMS = [DQN, QRDQN, DDPG, TD3, SAC, TQC]
 
@@ -36,8 +36,7 @@ def read_only(weights: dict[str, Any]) -> dict[str, Any]:
 def test_a_copy_acts_like_the_policy(algorithm: Any) -> None:
     model = model_of(algorithm)
     model.policy.register_forward_hook(lambda *_: None)  # cannot be pickled
-    spec = pickle.loads(cloudpickle.dumps(PolicySpec.of(model.policy)))
-    policy = spec.new_policy()
+    policy = pickle.loads(cloudpickle.dumps(policy_factory(model.policy)))()
     observations = np.array([model.observation_space.sample() for _ in range(9)])
     load_weights(policy, read_only(policy_weights(model.policy)))
     expected, _ = model.policy.predict(observations, deterministic=True)
@@ -77,10 +76,9 @@ def test_statistics_of_normalization_layers_are_sent() -> None:
     model = DQN(Normalized, cart(), seed=0, device="cpu", buffer_size=100)
     original: Any = model.policy
     original.q_net.q_net[-1].running_mean += 3
-    policy: Any = PolicySpec.of(model.policy).new_policy()
+    policy: Any = policy_factory(model.policy)()
     load_weights(policy, read_only(policy_weights(model.policy)))
     assert policy.q_net.q_net[-1].running_mean.tolist() == [3, 3]
-    assert not policy.training
 
 
 def test_weights_of_another_policy_are_refused() -> None:

@@ -63,18 +63,6 @@ def assert_content(ring: Ring, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("kind", SPACES)
-def test_samples_are_transitions(kind: str, where: str, tmp_path: Path) -> None:
-    ring = new_ring(kind, where, tmp_path)
-    source = Source(ring, kind)
-    for n_rows in (2, 30, 40):
-        source.append(n_rows)
-        numbers = assert_emitted(samples_of(ring.sample(60), kind), kind, 2)
-        assert len(np.unique(numbers)) > 3
-    assert numbers.min() >= 2 * (72 - 50)
-
-
-@pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
 @pytest.mark.parametrize(("kind", "n_steps"), [("images", 3), ("vector", 4), ("dict", 1)])
 def test_samples_equal_those_of_a_buffer(kind: str, n_steps: int, sampler: str, where: str, tmp_path: Path) -> None:
@@ -106,17 +94,6 @@ def test_samples_equal_those_of_a_buffer(kind: str, n_steps: int, sampler: str, 
         ):  # fmt: skip
             for key, each in (value if isinstance(value, dict) else {"": value}).items():
                 assert found[key].tobytes() == each.numpy().tobytes()
-
-
-@pytest.mark.parametrize("where", WHERE)
-def test_uniform_draws(where: str, tmp_path: Path) -> None:
-    ring = new_ring("vector", where, tmp_path)
-    source = Source(ring, "vector")
-    for n_rows in (20, 50):
-        source.append(n_rows)
-        drawn = np.concatenate([ring.sample(256).arrays["actions"].reshape(-1) for _ in range(100)]).astype(int)
-        first = 2 * max(source.client.next - 50, 0)
-        assert_frequencies(np.bincount(drawn - first, minlength=2 * min(source.client.next, 50)))
 
 
 @pytest.mark.parametrize("where", WHERE)

@@ -8,16 +8,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 from drawn_examples import FACTOR
+from lines import Interrupt
 from stable_baselines3 import DQN
 
 from distributed.buffers import add_rows, new_buffer
@@ -26,11 +24,18 @@ from distributed.emitted import observation, transition
 from distributed.stopped import short_timeout, until
 from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, CorruptStorage
 from sb3_compressed.callbacks.checkpoint_folder import list_checkpoints
-from sb3_compressed.distributed import DistributedReplayBuffer, shard_checkpoints, shard_group
+from sb3_compressed.distributed import (
+    DistributedReplayBuffer,
+    checkpoint_manifest,
+    replay_buffer,
+    shard_checkpoints,
+    shard_group,
+)
 from sb3_compressed.distributed.checkpoint_manifest import Manifest, read_manifest
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
+from sb3_compressed.storage import files
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
@@ -302,53 +307,26 @@ def test_a_full_buffer_whose_writers_differ_in_speed_is_loaded_completely(tmp_pa
         buffer.close()
 
 
+#: The modules that save.
+SAVING = replay_buffer, shard_group, shard_checkpoints, checkpoint_manifest, files
 #: A call is interrupted before each line of so many.
 STEP = 17 if FACTOR is None else 1
-
-
-class Interrupt:
-    """Presses Ctrl-C before a line of the modules that save.
-
-    :param at: how many of their lines run before
-    """
-
-    def __init__(self, at: int) -> None:
-        self._n_left = at
-
-    def run(self, call: Callable[[], object]) -> bool:
-        """Call something, and return whether it was interrupted."""
-        before = sys.gettrace()
-        sys.settrace(self._trace)
-        try:
-            call()
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(before)
-        return False
-
-    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not frame.f_code.co_filename.endswith(("replay_buffer.py", "shard_group.py", "_manifest.py", "files.py")):
-            return None
-        if event == "line":
-            self._n_left -= 1
-            if not self._n_left:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self._trace
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a lock that it released last
 @pytest.mark.parametrize("is_first", [True, False])
 def test_ctrl_c_leaves_a_save(single: DistributedReplayBuffer, tmp_path: Path, is_first: bool) -> None:
     single.save_checkpoint(folder := tmp_path / "checkpoint")
-    n_rows, at = 20, 1
+    n_rows, at = 20, 0
     while True:
         if is_first:
             folder = tmp_path / str(at)
         add_rows(single, "small", range(n_rows, n_rows + 1))
         n_rows += 1
-        if not Interrupt(at).run(partial(single.save_checkpoint, folder)):
+        interrupt = Interrupt(at, *SAVING)
+        with interrupt:
+            single.save_checkpoint(folder)
+        if not interrupt.happened:
             break
         assert is_first or read_manifest(folder).rings_in(folder)
         single.save_checkpoint(folder)

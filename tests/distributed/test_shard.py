@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,9 @@ import programs
 import pytest
 from chi_square import assert_frequencies
 
-from distributed.segments import Client, Samples, assert_emitted, batches_of, spec_of
+from distributed.emitted import SPACES
+from distributed.segments import Client, Samples, assert_emitted, batches_of, rewards_of, spec_of
+from distributed.stopped import full_disk
 from sb3_compressed import CorruptPayload, StorageError
 from sb3_compressed.distributed.checkpoint_manifest import ring_folder
 from sb3_compressed.distributed.codec_exchange import CodecExchange
@@ -52,6 +51,11 @@ class Sharded:
     def batches(self, *counts: int, session: str = "learner") -> list[Samples]:
         return batches_of(self.shard.sample(session, counts), self.kind, self.codecs)
 
+    def update(self, rings: Any, numbers: Any, errors: Any, max_updated: float = 0.0) -> Any:
+        """Update priorities, with a request for one transition; return the state after it."""
+        updates = PriorityUpdates(rings, numbers, errors, self.shard.status().incarnation)
+        return self.shard.sample("learner", [1], [updates], max_updated).status
+
     def numbers(self, n: int = 400, n_envs: int = 1) -> list[int]:
         """Return the numbers of transitions that can be sampled, which are verified."""
         [samples] = self.batches(n)
@@ -69,17 +73,6 @@ def content(shard: Shard, name: str = "w") -> list[int]:
     rows = np.arange(buffer.pos - buffer.size(), buffer.pos)
     actions: list[int] = buffer.actions[rows].reshape(-1).tolist()
     return actions
-
-
-@contextlib.contextmanager
-def full_disk(n_bytes: int = 1) -> Iterator[None]:
-    """Limit the size of files."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
 # -- each segment once ---------------------------------------------------------------------------------------
@@ -308,7 +301,7 @@ def test_episodes_do_not_continue_after_a_gap(how: str, where: str, tmp_path: Pa
             assert client.open(continues=True).is_known
         client.send(5)
     [samples] = own.batches(400)
-    rewards = dict(zip(samples.arrays["actions"].reshape(-1), samples.arrays["rewards"].reshape(-1), strict=True))
+    rewards = rewards_of(samples)
     is_cut = how in ("gap", "writer")
     assert rewards[19] == pytest.approx(19 if is_cut else 19 + 0.9 * 20 + 0.81 * 21)
     assert rewards[18] == pytest.approx(18 + 0.9 * 19 if is_cut else 18 + 0.9 * 19 + 0.81 * 20)
@@ -483,7 +476,7 @@ def test_a_killed_shard_has_everything_that_it_acknowledged(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("kind", ["images", "number", "dict"])
+@pytest.mark.parametrize("kind", SPACES)
 def test_samples_are_transitions(kind: str, where: str, tmp_path: Path) -> None:
     own = sharded(kind, where, tmp_path)
     clients = [own.client(name, first=first) for name, first in (("a", 0), ("b", 3000), ("c", 7000))]
@@ -542,8 +535,8 @@ def test_prioritized_draws_over_rings() -> None:
     assert len(chosen) == len(expected)
     errors = np.random.default_rng(3).uniform(0.5, 3, len(expected))
     errors[:10] *= 4
-    n_skipped = own.shard.update_priorities(everything["rings"][chosen], everything["numbers"][chosen], errors)
-    assert n_skipped == 0
+    own.update(everything["rings"][chosen], everything["numbers"][chosen], errors)
+    assert own.shard.status().n_skipped_updates == 0
     np.testing.assert_allclose(own.shard.status().mass, errors.sum())
     counts = np.zeros((3, 300))
     for _ in range(60):
@@ -573,15 +566,14 @@ def test_new_transitions_have_the_largest_priority_of_all_rings(where: str, tmp_
     assert {*priorities(own).values()} == {1.0}
     assert own.shard.status().max_updated == 0
     rings, number = np.zeros(1, np.int16), np.array([4])
-    reply = own.shard.sample("learner", [1], [PriorityUpdates(rings, number, np.array([7.0]))])
-    assert reply.status.max_updated == 7
+    assert own.update(rings, number, np.array([7.0])).max_updated == 7
     clients[1].send(1)
     assert priorities(own)[120] == 7
     own.shard.status(9.0)  # in another shard
     clients[0].send(1)
     assert priorities(own)[20] == 9.0
     assert own.shard.status().max_updated == 7, "not that of other shards"
-    own.shard.sample("learner", [], [PriorityUpdates(rings, number, np.array([0.25]))], 0.5)
+    own.update(rings, number, np.array([0.25]), 0.5)
     clients[1].send(1)
     assert priorities(own)[121] == 0.5
     own.shard.resize({"a": 50, "b": 90})
@@ -594,7 +586,7 @@ def test_updates_precede_the_draws_of_their_request() -> None:
     own = Sharded("vector", sampler=PrioritizedSampler(alpha=1.0, epsilon=0.0))
     own.client().send(20)
     numbers, errors = np.arange(20), np.where(np.arange(20) == 3, 5.0, 0.0)
-    updates = PriorityUpdates(np.zeros(20, np.int16), numbers, errors)
+    updates = PriorityUpdates(np.zeros(20, np.int16), numbers, errors, own.shard.status().incarnation)
     other_process = updates._replace(td_errors=np.ones(20), incarnation="another")
     [samples] = batches_of(own.shard.sample("learner", [64], [updates, other_process]), "vector", own.codecs)
     assert {*samples.arrays["actions"].reshape(-1).tolist()} == {3}

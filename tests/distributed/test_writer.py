@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import resource
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +15,8 @@ import ray
 
 from distributed.dying_shard import DyingShard, die_at
 from distributed.emitted import add_to, transition
-from distributed.segments import batches_of, spec_of
-from distributed.stopped import short_timeout, stopped, until
+from distributed.segments import batches_of, rewards_of, spec_of
+from distributed.stopped import full_disk, short_timeout, stopped, until
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, new_actor
 from sb3_compressed.distributed.shard import WriterReplaced
@@ -201,7 +200,7 @@ def test_a_shard_with_a_folder_has_everything(folder: Any, point: str, caplog: p
     assert point == "open" or "segments are sent again after" in caplog.text
     # Episodes continue.
     [samples] = batches_of(ray.get(folder.sample.remote(name, [3000])), "vector", CodecExchange(8))
-    rewards = dict(zip(samples.arrays["actions"].reshape(-1), samples.arrays["rewards"].reshape(-1), strict=True))
+    rewards = rewards_of(samples)
     for number in range(90):
         if not {number, number + 1} & {36, 73} and number in rewards:
             assert rewards[number] == pytest.approx(sum(0.9**k * (number + k) for k in range(3))), number
@@ -229,7 +228,7 @@ def test_a_shard_that_is_stopped_is_waited_for_once(folder: Any, caplog: pytest.
     assert found[:60] == [*range(5000, 5060)]
     assert found[60:] == [*range(7060 - len(found[60:]), 7060)]
     [samples] = batches_of(ray.get(folder.sample.remote("stopped", [5000])), "vector", CodecExchange(8))
-    rewards = dict(zip(samples.arrays["actions"].reshape(-1), samples.arrays["rewards"].reshape(-1), strict=True))
+    rewards = rewards_of(samples)
     assert rewards[5059] == pytest.approx(5059), "returns do not cross the gap"
     assert rewards[5058] == pytest.approx(5058 + 0.9 * 5059)
 
@@ -275,16 +274,11 @@ def test_a_full_disk_loses_nothing(folder: Any) -> None:
     writer = writer_of(folder, "vector", "full")
     add_to(writer, "vector", range(20))
     writer.flush()
-    pid = call(folder, "pid")
-    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))
-    try:
+    with full_disk(pid=call(folder, "pid")):
         with pytest.raises(OSError, match="File too large"):
             add_to(writer, "vector", range(20, 120))
         with pytest.raises(OSError, match="File too large"):
             writer.flush()
-    finally:
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
     n_added = writer.n_staged + writer.n_acknowledged
     assert writer.n_lost == 0
     add_to(writer, "vector", range(n_added, 150))
