@@ -18,13 +18,12 @@ from sb3_compressed.buffers.replay import CompressedReplayBuffer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.progress import progress_bar as shown_progress
 from sb3_compressed.datasets.dopamine_files import Checkpoint, checkpoint_numbers, open_checkpoint
-from sb3_compressed.datasets.trajectory import add_transitions
 from sb3_compressed.errors import StorageError
 
 __all__ = ["import_dopamine"]
 
 #: Frames that are decompressed at a time, and transitions that are added at a time.
-CHUNK_SIZE = 256
+CHUNK_SIZE = 64
 
 
 def import_dopamine(
@@ -110,8 +109,8 @@ def import_dopamine(
     with shown_progress(n_rows, "importing", is_shown=progress_bar) as advance:
         rows = _without_padding(_read(segments, advance), frame_stack - 1 if n_padding is None else n_padding)
         steps = _steps(_stacked(rows, frame_stack), n_steps, marks_cuts=buffer.handle_timeout_termination)
-        while add_transitions(buffer, islice(steps, CHUNK_SIZE), CHUNK_SIZE):
-            pass
+        while part := [*islice(steps, CHUNK_SIZE)]:
+            buffer.extend(*zip(*part, strict=True))
     return buffer
 
 
