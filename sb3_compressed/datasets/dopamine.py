@@ -311,12 +311,10 @@ def _steps(transitions: Iterable[Transition], n_steps: int | None, *, marks_cuts
     :param marks_cuts: whether one that is followed by no other is truncated. SB3 takes any end for a terminal one
         without ``handle_timeout_termination``
     """
-    for number, (step, following) in enumerate(pairwise(chain(transitions, [None])), 1):
+    for step, following in pairwise(chain(islice(transitions, n_steps), [None])):
         assert step is not None
-        is_last = number == n_steps or following is None or not following.follows
+        is_last = following is None or not following.follows
         is_cut = is_last and marks_cuts and not step.row.is_terminal
         actions, rewards = np.array([step.row.action], np.int64), np.array([step.row.reward], np.float32)
         dones = np.array([step.row.is_terminal or is_cut])
         yield step.obs, step.next_obs, actions, rewards, dones, [{"TimeLimit.truncated": is_cut}]
-        if number == n_steps:
-            return

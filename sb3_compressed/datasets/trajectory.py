@@ -110,9 +110,10 @@ class Trajectory:
     def part(self, first: int, last: int) -> TrajectoryPart:
         """Decode the steps from ``first`` up to, but not including, ``last``."""
         rows = self.rows[first:last]
+        observations = _read(self.buffer, self.buffer.observations, rows, self.env)
         end = _next_observation(self.buffer, rows[-1:], self.env)
         return TrajectoryPart(
-            tree_map(lambda *both: np.concatenate(both), _observation(self.buffer, rows, self.env), end),
+            tree_map(lambda *both: np.concatenate(both), observations, end),
             self.actions[first:last],
             self.rewards[first:last],
             self.terminations[first:last],
@@ -219,10 +220,6 @@ def _are_equal(
         )
         are_equal[unknown] = (values.view(np.uint8) == other_values.view(np.uint8)).all(axis=1)
     return are_equal
-
-
-def _observation(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> Any:
-    return _read(buffer, buffer.observations, rows, env)
 
 
 def _next_observation(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> Any:
