@@ -32,7 +32,7 @@ from sb3_compressed.datasets.d3rlpy_files import (
     read_description,
     read_episodes,
 )
-from sb3_compressed.datasets.trajectory import TrajectoryPart, add_transitions, transitions
+from sb3_compressed.datasets.trajectory import TrajectoryPart, add_steps
 from sb3_compressed.errors import StorageError
 
 __all__ = ["import_d3rlpy"]
@@ -127,9 +127,8 @@ def import_d3rlpy(
         reader = _Reader(buffer, given.names(buffer.observation_space), given.frame_stack, scale=scale_actions)
         with shown_progress(n_all, "importing", is_shown=progress_bar) as advance:
             for steps in reader.steps(episodes, n_all):
-                n_added = len(steps.rewards)
-                add_transitions(buffer, transitions(steps), n_added)
-                advance(n_added)
+                add_steps(buffer, steps)
+                advance(len(steps.rewards))
     return buffer
 
 

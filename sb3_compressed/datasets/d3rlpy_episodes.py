@@ -123,6 +123,7 @@ class StoredEpisode:
         return self.n_rows if self.terminated else max(self.n_rows - 1, 0)
 
 
+@dataclass(frozen=True)
 class EpisodeSource:
     """Episodes that are opened one after the other, so that an iteration takes memory for one.
 
@@ -131,14 +132,12 @@ class EpisodeSource:
     :param name: where they are, for error messages
     """
 
-    def __init__(self, n_episodes: int, get: Callable[[int], StoredEpisode], name: str) -> None:
-        self._n_episodes, self._get, self.name = n_episodes, get, name
-
-    def __len__(self) -> int:
-        return self._n_episodes
+    n_episodes: int
+    get: Callable[[int], StoredEpisode]
+    name: str
 
     def __iter__(self) -> Iterator[StoredEpisode]:
-        return map(self._get, range(self._n_episodes))
+        return map(self.get, range(self.n_episodes))
 
 
 def episodes_in_memory(source: Any) -> EpisodeSource:

@@ -18,13 +18,12 @@ from sb3_compressed.buffers.replay import CompressedReplayBuffer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.progress import progress_bar as shown_progress
 from sb3_compressed.datasets.dopamine_files import Checkpoint, checkpoint_numbers, open_checkpoint
-from sb3_compressed.datasets.trajectory import add_transitions
 from sb3_compressed.errors import StorageError
 
 __all__ = ["import_dopamine"]
 
 #: Frames that are decompressed at a time, and transitions that are added at a time.
-CHUNK_SIZE = 256
+CHUNK_SIZE = 64
 
 
 def import_dopamine(
@@ -110,8 +109,8 @@ def import_dopamine(
     with shown_progress(n_rows, "importing", is_shown=progress_bar) as advance:
         rows = _without_padding(_read(segments, advance), frame_stack - 1 if n_padding is None else n_padding)
         steps = _steps(_stacked(rows, frame_stack), n_steps, marks_cuts=buffer.handle_timeout_termination)
-        while add_transitions(buffer, islice(steps, CHUNK_SIZE), CHUNK_SIZE):
-            pass
+        while part := [*islice(steps, CHUNK_SIZE)]:
+            buffer.extend(*zip(*part, strict=True))
     return buffer
 
 
@@ -312,12 +311,10 @@ def _steps(transitions: Iterable[Transition], n_steps: int | None, *, marks_cuts
     :param marks_cuts: whether one that is followed by no other is truncated. SB3 takes any end for a terminal one
         without ``handle_timeout_termination``
     """
-    for number, (step, following) in enumerate(pairwise(chain(transitions, [None])), 1):
+    for step, following in pairwise(chain(islice(transitions, n_steps), [None])):
         assert step is not None
-        is_last = number == n_steps or following is None or not following.follows
+        is_last = following is None or not following.follows
         is_cut = is_last and marks_cuts and not step.row.is_terminal
         actions, rewards = np.array([step.row.action], np.int64), np.array([step.row.reward], np.float32)
         dones = np.array([step.row.is_terminal or is_cut])
         yield step.obs, step.next_obs, actions, rewards, dones, [{"TimeLimit.truncated": is_cut}]
-        if number == n_steps:
-            return

@@ -20,7 +20,7 @@ from sb3_compressed.common.action_scaling import unscale_actions as unscale
 from sb3_compressed.common.extras import import_extra
 from sb3_compressed.common.progress import progress_bar as shown_progress
 from sb3_compressed.common.tree_map import tree_map
-from sb3_compressed.datasets.trajectory import Trajectory, add_transitions, trajectories, transitions
+from sb3_compressed.datasets.trajectory import Trajectory, add_steps, trajectories
 from sb3_compressed.errors import StorageError
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def import_minari(
             n_left -= len(episode.rewards)
             if n_left < 0:  # a new buffer would overwrite the first episodes
                 break
-            add_transitions(buffer, transitions(episode), len(episode.rewards))
+            add_steps(buffer, episode)
             advance(len(episode.rewards))
     if n_left:
         found = "more" if n_left < 0 else f"{n_steps - n_left:,}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from sb3_compressed.persistence.ring_resize import rows_by_age
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
 
-__all__ = ["Trajectory", "TrajectoryPart", "add_transitions", "trajectories", "transitions"]
+__all__ = ["Trajectory", "TrajectoryPart", "add_steps", "trajectories"]
 
 #: Observations that are decoded at a time to find where episodes end without ``done``.
 CHUNK_SIZE = 256
@@ -111,9 +110,10 @@ class Trajectory:
     def part(self, first: int, last: int) -> TrajectoryPart:
         """Decode the steps from ``first`` up to, but not including, ``last``."""
         rows = self.rows[first:last]
+        observations = _read(self.buffer, self.buffer.observations, rows, self.env)
         end = _next_observation(self.buffer, rows[-1:], self.env)
         return TrajectoryPart(
-            tree_map(lambda *both: np.concatenate(both), _observation(self.buffer, rows, self.env), end),
+            tree_map(lambda *both: np.concatenate(both), observations, end),
             self.actions[first:last],
             self.rewards[first:last],
             self.terminations[first:last],
@@ -222,10 +222,6 @@ def _are_equal(
     return are_equal
 
 
-def _observation(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> Any:
-    return _read(buffer, buffer.observations, rows, env)
-
-
 def _next_observation(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> Any:
     if buffer.optimize_memory_usage:  # SB3 reads them from the next rows' observations
         return _read(buffer, buffer.observations, (rows + 1) % buffer.buffer_size, env)
@@ -242,42 +238,19 @@ def _read(buffer: ReplayBuffer, arrays: Any, rows: NDArray[np.int64], env: int) 
     return tree_map(read, arrays, buffer.observation_space)
 
 
-def transitions(episode: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield each step of a decoded episode as the arguments of ``ReplayBuffer.add``, for one environment.
+def add_steps(buffer: ReplayBuffer, episode: Any) -> None:
+    """Add the steps of a decoded episode to a replay buffer of one environment, at once if it is in a folder.
 
     :param episode: a :class:`TrajectoryPart`, or an episode of Minari: ``observations`` ``(n_steps + 1, ...)`` or a
         dict of such arrays, ``actions``, ``rewards``, ``terminations`` and ``truncations``
     """
-    for step in range(len(episode.rewards)):
-        terminated, truncated = bool(episode.terminations[step]), bool(episode.truncations[step])
-        yield (
-            tree_map(lambda values, at=step: values[at : at + 1], episode.observations),
-            tree_map(lambda values, at=step: values[at + 1 : at + 2], episode.observations),
-            np.asarray(episode.actions[step])[np.newaxis],
-            episode.rewards[step : step + 1],
-            np.array([terminated or truncated]),
-            [{"TimeLimit.truncated": truncated and not terminated}],
-        )
+    from sb3_compressed.buffers.extended_replay import ExtendedReplay  # imports SB3
 
-
-def add_transitions(buffer: ReplayBuffer, steps: Iterable[tuple[Any, ...]], max_steps: int) -> int:
-    """Add transitions to a replay buffer, at once if it is in a folder, and return their number.
-
-    :param steps: arguments of ``ReplayBuffer.add``
-    :param max_steps: the most steps
-    """
-    from sb3_compressed.buffers.extended_replay import CHUNK_STEPS, ExtendedReplay  # imports SB3
-
-    joint_commit = getattr(buffer, "joint_commit", nullcontext)  # SB3's own buffers lack it
-    n_steps = 0
-    with joint_commit(max_steps):
-        if isinstance(buffer, ExtendedReplay):
-            iterator = iter(steps)
-            while part := [*islice(iterator, CHUNK_STEPS)]:
-                buffer.extend(*zip(*part, strict=True))
-                n_steps += len(part)
-            return n_steps
-        for step in steps:
-            buffer.add(*step)
-            n_steps += 1
-    return n_steps
+    obs: Any = tree_map(lambda values: values[:-1, np.newaxis], episode.observations)
+    next_obs: Any = tree_map(lambda values: values[1:, np.newaxis], episode.observations)
+    if isinstance(obs, dict) and not isinstance(buffer, ExtendedReplay):  # extend of SB3 takes a dict for each step
+        obs, next_obs = ([dict(zip(each, step)) for step in zip(*each.values())] for each in (obs, next_obs))
+    terminations, truncations = np.asarray(episode.terminations), np.asarray(episode.truncations)
+    infos = [[{"TimeLimit.truncated": bool(each)}] for each in truncations & ~terminations]
+    columns = episode.actions, episode.rewards, terminations | truncations
+    buffer.extend(obs, next_obs, *(np.asarray(column)[:, np.newaxis] for column in columns), infos)

@@ -12,7 +12,7 @@ from sb3_compressed.buffers.loading import load_checkpoint
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.buffers.resize import resize
 from sb3_compressed.buffers.validation import validate_infos, validate_per_env
-from sb3_compressed.datasets.trajectory import Trajectory, transitions
+from sb3_compressed.datasets.trajectory import Trajectory, add_steps
 from sb3_compressed.recording.named_spaces import (
     Arrays,
     NamedSpaces,
@@ -184,8 +184,8 @@ class RecordBuffer:
             raise ValueError(f"the episode must have the recording's spaces {ours}, got {theirs}")
         self.finish()
         for part, _ in episode.parts(CHUNK_SIZE):
-            for transition in transitions(part):
-                self._add(*transition)
+            self._make_room(len(part.rewards))
+            add_steps(self._buffer, part)
 
     def close(self) -> None:
         """Finish and release the folder, if the recording is in one. The recording remains readable."""
@@ -234,12 +234,12 @@ class RecordBuffer:
         space = self._buffer.observation_space
         obs = merge_arrays(step.obs, space, self.n_envs)
         next_obs = merge_arrays({**step.next_obs, **next_features}, space, self.n_envs)
-        self._add(obs, next_obs, step.action, step.reward, step.done, step.infos)
+        self._make_room(1)
+        self._buffer.add(obs, next_obs, step.action, step.reward, step.done, step.infos)
 
-    def _add(self, *transition: Any) -> None:
-        if self._grows and self._buffer.full:
+    def _make_room(self, n_steps: int) -> None:
+        while self._grows and self._buffer.size() + n_steps > self._buffer.buffer_size:
             resize(self._buffer, 2 * self._buffer.buffer_size * self.n_envs)
-        self._buffer.add(*transition)
 
 
 class FramelessRecordBuffer(RecordBuffer):

@@ -12,8 +12,9 @@ from episodes import assert_contains, assert_same_episode, filled, parts_of
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
+from sb3_compressed import MixedReplayBuffer
 from sb3_compressed.datasets import trajectories
-from sb3_compressed.datasets.trajectory import transitions
+from sb3_compressed.datasets.trajectory import add_steps
 
 ROWS = 90
 
@@ -62,14 +63,14 @@ def test_episodes_with_optimize_memory_usage_equal_those_of_sb3(n_steps: int, st
         np.testing.assert_array_equal(first.observations[0], kept[0].obs[env])
 
 
+@pytest.mark.parametrize("is_mixed", [False, True])
 @pytest.mark.parametrize("stream", ["atari-single", "console", "pendulum", "discrete"], indirect=True)
-def test_transitions_of_episodes_can_be_added_to_another_buffer(stream: Stream) -> None:
+def test_steps_of_episodes_can_be_added_to_another_buffer(stream: Stream, is_mixed: bool) -> None:
     theirs = filled(stream, 100, cls=sb3_class(stream))
     episodes = [*trajectories(theirs)]
     ours = sb3_class(stream)(theirs.buffer_size * theirs.n_envs, *stream[:2], device="cpu")
     for episode in episodes:
-        for step in transitions(episode):
-            ours.add(*step)
+        add_steps(MixedReplayBuffer.from_buffers([ours], [1]) if is_mixed else ours, episode.part(0, len(episode)))
     assert ours.full
     for our_episode, their_episode in zip(trajectories(ours), episodes, strict=True):
         assert_same_episode(our_episode, their_episode)

@@ -23,14 +23,18 @@ def filled(n_steps: int, seed: int = 0, **options: Any) -> CompressedReplayBuffe
     return buffer
 
 
+def add_zeros(buffer: CompressedReplayBuffer) -> None:
+    obs = np.zeros((1, 4, 12, 12), np.uint8)
+    buffer.add(obs, obs, np.zeros((1, 1)), np.ones(1), np.zeros(1), [{}])
+
+
 def test_a_buffer_in_memory_replaces_one_in_a_folder(tmp_path: Path) -> None:
     buffer, other = filled(10, storage=tmp_path), filled(5, seed=3)
     expected = np.array(other.observations)
     buffer.take_over(other)
     assert (buffer.is_in_memory, buffer.folder, buffer.pos) == (True, None, 5)
     np.testing.assert_array_equal(np.array(buffer.observations), expected)
-    obs = np.zeros((1, 4, 12, 12), np.uint8)
-    buffer.add(obs, obs, np.zeros((1, 1)), np.ones(1), np.zeros(1), [{}])
+    add_zeros(buffer)
     del other
     assert CompressedReplayBuffer.from_checkpoint(tmp_path, device="cpu").pos == 10, "the folder is as it was"
 
@@ -41,8 +45,7 @@ def test_timers_stay_with_their_buffer(tmp_path: Path) -> None:
     other.start_timers()
     buffer.take_over(other)
     del other
-    obs = np.zeros((1, 4, 12, 12), np.uint8)
-    buffer.add(obs, obs, np.zeros((1, 1)), np.ones(1), np.zeros(1), [{}])
+    add_zeros(buffer)
     assert buffer.pos == 8
     assert add_timer.take() is not None
 
@@ -75,12 +78,11 @@ def test_assigned_arrays_survive_a_failed_commit(tmp_path: Path, monkeypatch: py
         raise OSError("no space left")
 
     monkeypatch.setattr(buffer._storage.store, "commit", fail)
-    obs = np.zeros((1, 4, 12, 12), np.uint8)
     with pytest.raises(OSError, match="no space left"):
-        buffer.add(obs, obs, np.zeros((1, 1)), np.ones(1), np.zeros(1), [{}])
+        add_zeros(buffer)
     monkeypatch.undo()
     np.testing.assert_array_equal(buffer.rewards, expected)
-    buffer.add(obs, obs, np.zeros((1, 1)), np.ones(1), np.zeros(1), [{}])
+    add_zeros(buffer)
     expected[10] = 1
     follower = CompressedReplayBuffer.from_checkpoint(tmp_path, device="cpu")
     np.testing.assert_array_equal(follower.rewards, expected)

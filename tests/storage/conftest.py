@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from sb3_compressed.storage import segment
 from sb3_compressed.storage.log import Log
+from storage.folders import newest_segment
 from storage.slot_logs import new_log
-from storage.stores import crash_after_five_commits, limit_file_sizes, set_segment_nbytes
+from storage.stores import commit_number, crash, create, set_segment_nbytes
 
 
 @pytest.fixture
@@ -23,13 +25,22 @@ def log(tmp_path: Path) -> Iterator[Log]:
 @pytest.fixture
 def five_commits(tmp_path: Path, small_files: None) -> tuple[Path, list[int]]:
     """Return a folder after a crash, and where the first commit begins and each commit ends in its last file."""
-    return crash_after_five_commits(tmp_path / "store")
+    folder = tmp_path / "store"
+    store = create(folder)
+    ends = [store.log.segment_to_write().end]
+    for number in range(1, 6):
+        commit_number(store, number)
+        ends.append(store.log.last.end)
+    crash(store)
+    assert newest_segment(folder).stat().st_size == ends[-1]
+    return folder, ends
 
 
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the files of stores short, so that tests read them quickly."""
-    limit_file_sizes(monkeypatch)
+    monkeypatch.setattr(segment, "MIN_GROWTH", 10_000)
+    set_segment_nbytes(100_000, monkeypatch)
 
 
 @pytest.fixture

@@ -7,16 +7,10 @@ from pathlib import Path
 
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.record_kinds import COMMIT, SEALED
-from sb3_compressed.storage.segment import Segment
-
-Records = list[tuple[int, bytes]]
+from storage.segments import Records, read_segment, records_of
 
 #: The kind of the first record of a segment that is not a snapshot.
 DESCRIPTION = 9
-
-
-def records_of(segment: Segment) -> Records:
-    return [(record.kind, record.content.tobytes()) for record in segment.records()]
 
 
 def read_chain(log: Log) -> list[tuple[int, Records]]:
@@ -24,8 +18,7 @@ def read_chain(log: Log) -> list[tuple[int, Records]]:
     chain, result = log.open_chain(), []
     for segment, after in zip_longest(chain, chain[1:]):
         limit = None if after is None else after.previous_end
-        records = [(record.kind, record.content.tobytes()) for record in segment.records(limit=limit)]
-        result.append((segment.number, records))
+        result.append((segment.number, records_of(segment, limit=limit)))
     return result
 
 
@@ -61,11 +54,7 @@ def read_state(folder: Path) -> Records:
 
 def records_in(folder: Path, number: int) -> Records:
     """Return the records of a segment, read from its file."""
-    segment = Segment(folder / f"{number:08}.log")
-    try:
-        return records_of(segment)
-    finally:
-        segment.close()
+    return read_segment(folder / f"{number:08}.log")
 
 
 def new_log(folder: Path, n_snapshots: int = 1) -> Log:
@@ -105,12 +94,6 @@ def write_snapshot(folder: Path) -> None:
     log.close()
 
 
-def replace_files(folder: Path) -> None:
-    for path in folder.glob("*.log"):
-        path.unlink()
-    new_log(folder).close()
-
-
 def restore_older_files(folder: Path) -> None:
     """As a backup that is copied over the folder."""
     (folder / "00000001.log").unlink()
@@ -119,3 +102,8 @@ def restore_older_files(folder: Path) -> None:
 def delete(folder: Path) -> None:
     for path in folder.glob("*.log"):
         path.unlink()
+
+
+def replace_files(folder: Path) -> None:
+    delete(folder)
+    new_log(folder).close()

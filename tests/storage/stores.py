@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.codecs.adaptive import Adaptive
-from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.verification import damaged_slots
-from storage.folders import newest_segment
 
 N_ROWS = 20
 METADATA = {"class": "Example", "number": 5, "list": [1, None, {"a": 0.5}]}
@@ -28,24 +26,6 @@ SPECS = {
 }
 CODECS = [Adaptive(level, bytes([level] * 30)) for level in range(1, 6)]
 HANDLES = [handle_of(codec) for codec in CODECS]
-
-
-def limit_file_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep files short, so that tests read them quickly."""
-    monkeypatch.setattr(segment_module, "MIN_GROWTH", 10_000)
-    set_segment_nbytes(100_000, monkeypatch)
-
-
-def crash_after_five_commits(folder: Path) -> tuple[Path, list[int]]:
-    """Return a folder after a crash, and where the first commit begins and each commit ends in its last file."""
-    store = create(folder)
-    ends = [store.log.segment_to_write().end]
-    for number in range(1, 6):
-        commit_number(store, number)
-        ends.append(store.log.last.end)
-    crash(store)
-    assert newest_segment(folder).stat().st_size == ends[-1]
-    return folder, ends
 
 
 def set_segment_nbytes(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,12 +26,12 @@ from storage.logs import (
     read_chain,
     read_state,
     records_in,
-    records_of,
     replace_files,
     restore_older_files,
     state_of,
     write_snapshot,
 )
+from storage.segments import records_of
 
 pytestmark = pytest.mark.usefixtures("small_files")
 

@@ -13,13 +13,13 @@ from programs import outcome, run
 from sb3_compressed.storage import log as log_module
 from storage.folders import names
 from storage.logs import (
-    Records,
     begin_segment,
     new_log,
     opened,
     read_state,
     state_of,
 )
+from storage.segments import Records
 
 pytestmark = pytest.mark.usefixtures("small_files")
 

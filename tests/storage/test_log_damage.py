@@ -11,8 +11,8 @@ from storage.logs import (
     expected_records,
     new_log,
     opened,
-    records_of,
 )
+from storage.segments import records_of
 
 pytestmark = pytest.mark.usefixtures("small_files")
 
