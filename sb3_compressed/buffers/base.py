@@ -389,43 +389,30 @@ class CompressedBuffer(_Base):
         """Return the arguments of ``add`` as they can be written, or raise."""
         raise NotImplementedError
 
-    def _encode(self, *observations: Any) -> Any:
-        """Encode validated observations, before anything of a step is written.
+    def _encode(
+        self, *observations: Any, encode: Callable[..., list[NDArray[Any]]] = CompressedArray.encode_rows
+    ) -> Any:
+        """Encode validated observations, before anything of them is written.
 
         :param observations: the observations of all environments, alone or followed by the next observations
+        :param encode: the method that encodes them, ``CompressedArray.encode_steps`` for those of several steps
         :return: of each of them what :meth:`_write` writes, in a list; for a Dict space, such lists by key
         :raises Exception: if a codec raises
         """
         arrays = self.__dict__["observations"]
         if not isinstance(arrays, dict):
-            return arrays.encode_rows(*observations) if isinstance(arrays, CompressedArray) else observations
+            return encode(arrays, *observations) if isinstance(arrays, CompressedArray) else observations
         return {
-            key: array.encode_rows(*[observation[key] for observation in observations])
+            key: encode(array, *[observation[key] for observation in observations])
             if isinstance(array, CompressedArray)
             else [observation[key] for observation in observations]
-            for key, array in arrays.items()
-        }
-
-    def _encode_steps(self, obs: Any, next_obs: Any) -> Any:
-        """Encode validated observations of several steps; see :meth:`_encode`.
-
-        :param obs: observations ``(n_steps, n_envs, *obs_shape)``, or a dict of them
-        :param next_obs: the next observations
-        """
-        arrays = self.__dict__["observations"]
-        if not isinstance(arrays, dict):
-            return arrays.encode_steps(obs, next_obs) if isinstance(arrays, CompressedArray) else [obs, next_obs]
-        return {
-            key: array.encode_steps(obs[key], next_obs[key])
-            if isinstance(array, CompressedArray)
-            else [obs[key], next_obs[key]]
             for key, array in arrays.items()
         }
 
     def _write(self, encoded: Any, *rows: tuple[Any, int | slice]) -> None:
         """Write observations of all environments, of one step or several.
 
-        :param encoded: from :meth:`_encode` or :meth:`_encode_steps`
+        :param encoded: from :meth:`_encode`
         :param rows: for each of them, the arrays and the row or rows to write it to
         """
         for number, (arrays, row) in enumerate(rows):

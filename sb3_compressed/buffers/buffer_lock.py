@@ -1,4 +1,4 @@
-"""``BufferLock``: a lock for each replay buffer, so that one thread can sample or save while another one adds.
+"""``new_lock``: a lock for each replay buffer, so that one thread can sample or save while another one adds.
 
 Methods that only read acquire it, too, since a transition consists of elements of several arrays. It is reentrant: a
 user's class may sample within ``add``. Forks wait for it, so that a child process has no partly written transitions,
@@ -10,26 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 # Imported first, so that its fork handlers run after those below: a thread that samples waits for threads that decode.
 import sb3_compressed.common.threads  # noqa: F401
 
-__all__ = ["BufferLock", "new_lock"]
-
-
-class BufferLock(Protocol):
-    """The lock of a buffer."""
-
-    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:
-        """Acquire it, as ``threading.Lock`` does."""
-
-    def release(self) -> None:
-        """Release it."""
-
-    def __enter__(self) -> bool: ...
-    def __exit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
+__all__ = ["new_lock"]
 
 
 #: All locks of this process, by their ids. Unlike in a set, other threads may add locks while they are listed.
@@ -46,8 +32,8 @@ class _Forking(threading.local):
 _forking = _Forking()
 
 
-def new_lock() -> BufferLock:
-    """Return a lock."""
+def new_lock() -> threading.RLock:
+    """Return a lock for a buffer."""
     lock = threading.RLock()
     _locks[id(lock)] = lock
     return lock

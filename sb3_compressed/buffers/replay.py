@@ -15,9 +15,8 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.buffers.base import Methods
-from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
+from sb3_compressed.buffers.observation_batch import ObservationBatch, Transitions, as_indices, take
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
-from sb3_compressed.buffers.transitions import Transitions
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
 from sb3_compressed.common.tree_map import tree_map

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ import torch as th
 from numpy.typing import ArrayLike, NDArray
 
 from sb3_compressed.buffers.base import CompressedBuffer
-from sb3_compressed.buffers.buffer_lock import BufferLock
 from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
@@ -49,7 +49,7 @@ class SampledReplay(CompressedBuffer):
     #: The environments of the batch that is being read, ``None`` if SB3's random numbers choose them.
     _chosen_envs: ChosenEnvs | None = None
     #: Acquired by each method that reads or writes transitions.
-    _lock: BufferLock
+    _lock: threading.RLock
 
     @property
     def sampler(self) -> Sampler | None:
