@@ -19,7 +19,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import torch as th
@@ -27,6 +27,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
@@ -57,14 +58,6 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import Sampler
 
-if TYPE_CHECKING:
-    from stable_baselines3.common.vec_env import VecNormalize
-
-if TYPE_CHECKING:  # the mixins precede a buffer of SB3 in the bases of a class; they use BaseBuffer's interface
-    _Base = BaseBuffer
-else:
-    _Base = object
-
 __all__ = ["CompressedBuffer", "Methods"]
 
 Methods = tuple[Callable[..., Any], ...]
@@ -77,7 +70,7 @@ NORMALIZE_OBS, NORMALIZE_REWARD = BaseBuffer._normalize_obs, BaseBuffer._normali
 TO_TORCH = BaseBuffer.to_torch
 
 
-class CompressedBuffer(_Base):
+class CompressedBuffer(BaseBuffer):
     """Base class of all compressed buffers: their constructor, and compressed arrays in place of SB3's.
 
     Takes all arguments of the parent class, by position or name, and:

@@ -13,6 +13,7 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.buffers.base import Methods
@@ -32,7 +33,6 @@ from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 
 if TYPE_CHECKING:
-    from stable_baselines3.common.vec_env import VecNormalize
     from typing_extensions import Self
 
 __all__ = ["CompressedReplay"]
@@ -102,11 +102,15 @@ class CompressedReplay(Prefetching, ExtendedReplay):
         self._lock = new_lock()
         super()._open_storage(storage, mode)
 
+    def discard_prefetched(self) -> None:
+        """Discard the batches that were drawn ahead, for example after writing to ``rewards``."""
+        super().discard_prefetched()
+        if self._predicted_batch is not None:
+            self._predicted_batch.discard()
+
     def close(self) -> None:
         """Flush and release the folder. The buffer can still be sampled, but not added to."""
         self.discard_prefetched()
-        if self._predicted_batch is not None:
-            self._predicted_batch.discard()
         super().close()
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
@@ -294,8 +298,6 @@ class CompressedReplay(Prefetching, ExtendedReplay):
     def reset(self) -> None:
         """Remove all transitions, as SB3's buffer does."""
         self.discard_prefetched()
-        if self._predicted_batch is not None:
-            self._predicted_batch.discard()
         with self._lock:
             super().reset()
 
@@ -309,8 +311,6 @@ class CompressedReplay(Prefetching, ExtendedReplay):
         replaced = self._bound_sampler
         other._checkpoints.include(self._checkpoints)
         self.discard_prefetched()
-        if self._predicted_batch is not None:
-            self._predicted_batch.discard()
         for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
             is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
             if hasattr(other, name) and not is_timer and name not in KEPT_ATTRIBUTES:
