@@ -116,7 +116,7 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         prefetch: int = 0,
         **kwargs: Any,
     ) -> None:
-        folders = [demonstrations] if isinstance(demonstrations, str | PathLike) else [*_sequence(demonstrations)]
+        folders: list[Any] = [*demonstrations] if isinstance(demonstrations, list | tuple) else [demonstrations]
         for folder in folders:
             if not isinstance(folder, str | PathLike):
                 raise TypeError(
@@ -443,7 +443,18 @@ class _Source:
     @classmethod
     def open(cls, folder: Path, online: ReplayBuffer, options: dict[str, Any]) -> _Source:
         """Open a folder to read it in place, as a buffer like the online one."""
-        return cls(_open(folder, online, options), folder, options)
+        if not isinstance(online, CompressedReplay):
+            raise TypeError(
+                f"demonstrations are opened as the class of the online buffer, and {type(online).__name__} cannot read "
+                "folders; pass a buffer_class of sb3_compressed"
+            )
+        given = {**options, "output_dtype": online.output_dtype, "normalize_images": online.normalize_images}
+        if isinstance(online, NStepReplayBuffer):
+            given |= {"n_steps": online.n_steps, "gamma": online.gamma}
+        buffer = type(online).from_checkpoint(
+            folder, follow=True, device=online.device, num_threads=online.num_threads, **given
+        )
+        return cls(buffer, folder, options)
 
     def reopened(self, online: ReplayBuffer) -> _Source:
         """Return one whose folder was opened again; the state of its sampler continues if the folder is unchanged."""
@@ -469,24 +480,6 @@ class _Source:
         if self.folder is None:
             return vars(self)
         return {**vars(self), "buffer": None, "_saved": self._sampler_state()}
-
-
-def _open(folder: Path, online: ReplayBuffer, options: dict[str, Any]) -> ReplayBuffer:
-    if not isinstance(online, CompressedReplay):
-        raise TypeError(
-            f"demonstrations are opened as the class of the online buffer, and {type(online).__name__} cannot read "
-            "folders; pass a buffer_class of sb3_compressed"
-        )
-    options = {**options, "output_dtype": online.output_dtype, "normalize_images": online.normalize_images}
-    if isinstance(online, NStepReplayBuffer):
-        options |= {"n_steps": online.n_steps, "gamma": online.gamma}
-    return type(online).from_checkpoint(
-        folder, follow=True, device=online.device, num_threads=online.num_threads, **options
-    )
-
-
-def _sequence(demonstrations: Any) -> Sequence[Any]:
-    return demonstrations if isinstance(demonstrations, list | tuple) else [demonstrations]
 
 
 def _normalized(weights: Sequence[float] | NDArray[np.float64], n_buffers: int) -> NDArray[np.float64]:
