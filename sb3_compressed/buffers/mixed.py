@@ -538,7 +538,7 @@ def _has_priorities(buffer: ReplayBuffer) -> bool:
 
 def _drawn_ahead(buffer: Any, batch_size: int) -> Callable[[], Any]:
     """Draw a batch from a buffer; return a function that returns its samples, in the format of the buffer."""
-    if isinstance(buffer, CompressedReplay) and buffer._can_draw_ahead:
+    if getattr(buffer, "_can_draw_ahead", False):  # of compressed buffers
         draw = buffer._draw_ahead(batch_size)
         return lambda: buffer._output(draw())
     samples = buffer.sample(batch_size)
