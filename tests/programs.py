@@ -5,10 +5,12 @@ Where it can, a program is forked from a process that has imported the libraries
 
 from __future__ import annotations
 
+import contextlib
 import os
+import selectors
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -56,21 +58,40 @@ def run_python(
             timeout=timeout,
             check=False,
         )
-    with (
-        tempfile.TemporaryFile("w+", encoding="utf-8") as out,
-        tempfile.TemporaryFile("w+", encoding="utf-8") as err,
-        open(os.devnull) as nothing,
-    ):
-        streams = [each.fileno() for each in (nothing, out, err)]
-        with ForkedProcess(*server.start(command[1:], environment, streams), None, None) as process:
-            try:
-                code = process.wait(timeout)
-            except BaseException:
-                process.kill()
-                raise
-        out.seek(0)
-        err.seek(0)
-        return subprocess.CompletedProcess(command, code, out.read(), err.read())
+    # Not files, whose size some programs limit.
+    (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+    with open(os.devnull) as nothing:
+        started = server.start(command[1:], environment, [nothing.fileno(), their_out, their_err])
+    for descriptor in (their_out, their_err):
+        os.close(descriptor)
+    with ForkedProcess(*started, None, None) as process:
+        try:
+            printed = _read_all([out, err], timeout)
+            code = process.wait(timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, code, *printed)
+
+
+def _read_all(descriptors: list[int], timeout: float | None) -> list[str]:
+    """Read several pipes until each is closed, and close them."""
+    content = dict.fromkeys(descriptors, b"")
+    end = None if timeout is None else time.monotonic() + timeout
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as opened:
+        for descriptor in descriptors:
+            selector.register(descriptor, selectors.EVENT_READ)
+            opened.callback(os.close, descriptor)
+        while selector.get_map():
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired("a forked program", timeout or 0)
+            for key, _ in selector.select(left):
+                part = os.read(key.fd, 1 << 16)
+                content[key.fd] += part
+                if not part:
+                    selector.unregister(key.fd)
+    return [content[descriptor].decode().replace("\r\n", "\n") for descriptor in descriptors]
 
 
 def outcome(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
