@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import turns
 from machine import machine, version
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -129,7 +130,7 @@ def run_in_turn(
     for label, group in itertools.groupby(jobs, key=lambda job: job.label):
         of_label = [*group]
         with CONSOLE.status(label):
-            measured = runner.run_in_turn(command, of_label, env)
+            measured = turns.run_in_turn(command, of_label, env)
         results[label] = {job.name: run for job, run in zip(of_label, measured)}
         for name, run in results[label].items():
             if "error" in run:

@@ -58,14 +58,26 @@ def warm_up(
         _validate(buffer, env, f"buffer {number}" if len(buffers) > 1 else "the buffer")
     n_rows = -(-n_steps // env.num_envs)
     normalize = unwrap_vec_normalize(env)
-    actor = _Actor(env, model, deterministic=deterministic)
-    obs = env.reset()
+    space = env.action_space
+    state: tuple[NDArray[Any], ...] | None = None
+    episode_starts = np.ones(env.num_envs, dtype=bool)
+    obs: Any = env.reset()
     unnormalized = obs if normalize is None else normalize.get_original_obs()
     with shown_progress(n_rows * env.num_envs, "warming up", is_shown=progress_bar) as advance:
         for row in range(n_rows):
-            actions, stored_actions = actor.actions(obs)
+            if model is None:
+                actions = np.array([space.sample() for _ in range(env.num_envs)])
+            else:
+                actions, state = model.predict(
+                    obs, state=state, episode_start=episode_starts, deterministic=deterministic
+                )
+            stored_actions = actions
+            if isinstance(space, spaces.Box):
+                # Scale and unscale like SB3, so that the actions taken are exactly those stored.
+                stored_actions = scale_actions(actions, space)
+                actions = unscale_actions(stored_actions, space)
             obs, rewards, dones, infos = env.step(actions)
-            actor.episode_starts = dones
+            episode_starts = dones
             if normalize is not None:
                 rewards = normalize.get_original_reward()
             new = obs if normalize is None else normalize.get_original_obs()
@@ -94,33 +106,6 @@ def _validate(buffer: ReplayBuffer, env: VecEnv, name: str) -> None:
                 f"{name} has the {kind} {ours}, but the environment has {theirs}; pass model.get_env(), which has the "
                 "wrappers of the model"
             )
-
-
-class _Actor:
-    """Chooses actions, and scales them as off-policy algorithms store them.
-
-    :ivar episode_starts: for each environment whether its observation is the first of an episode
-    """
-
-    def __init__(self, env: VecEnv, model: PolicyPredictor | None, *, deterministic: bool) -> None:
-        self.episode_starts = np.ones(env.num_envs, dtype=bool)
-        self._env, self._model, self._deterministic = env, model, deterministic
-        self._state: tuple[NDArray[Any], ...] | None = None
-
-    def actions(self, obs: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the action for each environment, and the actions as they are stored."""
-        space = self._env.action_space
-        if self._model is None:
-            actions = np.array([space.sample() for _ in range(self._env.num_envs)])
-        else:
-            actions, self._state = self._model.predict(
-                obs, state=self._state, episode_start=self.episode_starts, deterministic=self._deterministic
-            )
-        if not isinstance(space, spaces.Box):
-            return actions, actions
-        # Scale and unscale like SB3, so that the actions taken are exactly those stored.
-        stored = scale_actions(actions, space)
-        return unscale_actions(stored, space), stored
 
 
 def _shallow(obs: Any) -> Any:

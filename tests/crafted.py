@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from memory import memory_of_process
 from programs import Process, start
 
 from sb3_compressed import (
@@ -220,7 +221,7 @@ def serve(room: int) -> None:
     for line in sys.stdin:
         kind, _, path = line.rstrip("\n").partition(" ")
         Path("/proc/self/clear_refs").write_text("5")  # reset the peak
-        before = memory("VmRSS")
+        before = memory_of_process("VmRSS")
         answer: dict[str, Any] = {"outcomes": [], "error": None}
         try:
             answer["outcomes"] = open_in_every_way(kind, Path(path))
@@ -228,14 +229,8 @@ def serve(room: int) -> None:
             import traceback
 
             answer["error"] = f"{type(error).__name__}: {''.join(traceback.format_exception(error))}"
-        answer["nbytes"] = memory("VmHWM") - before
+        answer["nbytes"] = memory_of_process("VmHWM") - before
         print(json.dumps(answer), flush=True)
-
-
-def memory(kind: str) -> int:
-    """Return a field of this process's memory status in Linux, in bytes."""
-    status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith(f"{kind}:")).split()[1]) * 1024
 
 
 HANGS_S = 60  # far more than any folder takes

@@ -58,6 +58,7 @@ def run_python(
             timeout=timeout,
             check=False,
         )
+    # Not files, whose size some programs limit.
     (out, their_out), (err, their_err) = os.pipe(), os.pipe()
     with open(os.devnull) as nothing:
         started = server.start(command[1:], environment, [nothing.fileno(), their_out, their_err])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -239,6 +240,19 @@ def batch_at(buffer: Any, rows: Any, envs: Any, env: Any = None) -> Any:
     """Return the batch that a buffer's ``_get_samples`` creates for chosen rows and environments."""
     with draws_replaced(randint=lambda *args, **kwargs: envs):
         return buffer._get_samples(rows, env=env)
+
+
+def run_in_fork(function: Callable[[], object]) -> None:
+    """Call a function in a forked child, and assert that it succeeds there."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            function()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def wait_until_complete(task: PoolTask[Any]) -> None:

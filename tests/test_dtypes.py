@@ -47,11 +47,6 @@ def test_an_action_space_is_no_dtype() -> None:
         find_buffer_dtypes(spaces.Box(0, 255, (84, 84), np.uint8), spaces.Discrete(6))
 
 
-def test_unknown_codec_raises() -> None:
-    with pytest.raises(ValueError, match="available codecs"):
-        find_buffer_dtypes((84, 84), np.uint8, "rle-jot")
-
-
 class CompressingEnv(gym.Env[Any, Any]):
     """An environment that compresses in its process, and reports how much numba compiled there."""
 

@@ -119,14 +119,3 @@ atexit.register(warn_user, "too late")  # there is no caller outside of the pack
 """)
     assert (done.returncode, done.stdout) == (0, "")
     assert "UserWarning: too late" in done.stderr
-
-
-def test_reloading_does_not_install_former_names_twice() -> None:
-    code = """
-import importlib, sys
-import sb3_compressed
-before = list(sys.meta_path)
-importlib.reload(sb3_compressed)
-print(sys.meta_path == before)
-"""
-    assert run(code) == "True\n"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer, ReplayBuffer
 
+from sb3_compressed import buffers
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
@@ -83,20 +83,11 @@ def takes_dicts(cls: type) -> bool:
 
 def _classes_hint(argument: str, cls: type, mixin: type) -> str:
     """Return which compressed classes take an argument that ``cls`` does not, as the end of an error message."""
-    package = mixin.__module__.rpartition(".")[0]
-    for module in ("replay", "rollout"):  # which define subclasses
-        importlib.import_module(f"{package}.{module}")
-    takers: set[type] = set()
-    subclasses: list[type] = mixin.__subclasses__()
-    while subclasses:
-        subclass = subclasses.pop()
-        subclasses += subclass.__subclasses__()
-        is_from_this_package = subclass.__module__.rpartition(".")[0] == package
-        if is_from_this_package and argument in parent_signature(subclass, mixin).parameters:
-            takers.add(subclass)
+    classes = [getattr(buffers, name) for name in buffers.__all__ if name.startswith("Compressed")]
+    takers = [each for each in classes if argument in parent_signature(each, mixin).parameters]
     if not takers:
         return ""
-    names = sorted(taker.__name__ for taker in takers)
+    names = [taker.__name__ for taker in takers]
     hint = f"; {', '.join(names)} {'takes' if len(names) == 1 else 'take'} it"
     if takes_dicts(cls) not in map(takes_dicts, takers):
         hint += f", for observation spaces that are {'not ' if takes_dicts(cls) else ''}Dict spaces"

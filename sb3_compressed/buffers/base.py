@@ -19,7 +19,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import torch as th
@@ -27,6 +27,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
@@ -57,14 +58,6 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import Sampler
 
-if TYPE_CHECKING:
-    from stable_baselines3.common.vec_env import VecNormalize
-
-if TYPE_CHECKING:  # the mixins precede a buffer of SB3 in the bases of a class; they use BaseBuffer's interface
-    _Base = BaseBuffer
-else:
-    _Base = object
-
 __all__ = ["CompressedBuffer", "Methods"]
 
 Methods = tuple[Callable[..., Any], ...]
@@ -77,7 +70,7 @@ NORMALIZE_OBS, NORMALIZE_REWARD = BaseBuffer._normalize_obs, BaseBuffer._normali
 TO_TORCH = BaseBuffer.to_torch
 
 
-class CompressedBuffer(_Base):
+class CompressedBuffer(BaseBuffer):
     """Base class of all compressed buffers: their constructor, and compressed arrays in place of SB3's.
 
     Takes all arguments of the parent class, by position or name, and:
@@ -389,43 +382,30 @@ class CompressedBuffer(_Base):
         """Return the arguments of ``add`` as they can be written, or raise."""
         raise NotImplementedError
 
-    def _encode(self, *observations: Any) -> Any:
-        """Encode validated observations, before anything of a step is written.
+    def _encode(
+        self, *observations: Any, encode: Callable[..., list[NDArray[Any]]] = CompressedArray.encode_rows
+    ) -> Any:
+        """Encode validated observations, before anything of them is written.
 
         :param observations: the observations of all environments, alone or followed by the next observations
+        :param encode: the method that encodes them, ``CompressedArray.encode_steps`` for those of several steps
         :return: of each of them what :meth:`_write` writes, in a list; for a Dict space, such lists by key
         :raises Exception: if a codec raises
         """
         arrays = self.__dict__["observations"]
         if not isinstance(arrays, dict):
-            return arrays.encode_rows(*observations) if isinstance(arrays, CompressedArray) else observations
+            return encode(arrays, *observations) if isinstance(arrays, CompressedArray) else observations
         return {
-            key: array.encode_rows(*[observation[key] for observation in observations])
+            key: encode(array, *[observation[key] for observation in observations])
             if isinstance(array, CompressedArray)
             else [observation[key] for observation in observations]
-            for key, array in arrays.items()
-        }
-
-    def _encode_steps(self, obs: Any, next_obs: Any) -> Any:
-        """Encode validated observations of several steps; see :meth:`_encode`.
-
-        :param obs: observations ``(n_steps, n_envs, *obs_shape)``, or a dict of them
-        :param next_obs: the next observations
-        """
-        arrays = self.__dict__["observations"]
-        if not isinstance(arrays, dict):
-            return arrays.encode_steps(obs, next_obs) if isinstance(arrays, CompressedArray) else [obs, next_obs]
-        return {
-            key: array.encode_steps(obs[key], next_obs[key])
-            if isinstance(array, CompressedArray)
-            else [obs[key], next_obs[key]]
             for key, array in arrays.items()
         }
 
     def _write(self, encoded: Any, *rows: tuple[Any, int | slice]) -> None:
         """Write observations of all environments, of one step or several.
 
-        :param encoded: from :meth:`_encode` or :meth:`_encode_steps`
+        :param encoded: from :meth:`_encode`
         :param rows: for each of them, the arrays and the row or rows to write it to
         """
         for number, (arrays, row) in enumerate(rows):

@@ -6,9 +6,11 @@ import dataclasses
 import inspect
 import warnings
 from collections.abc import Collection, Mapping
-from pathlib import Path
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sb3_compressed.buffers.validation import validate_integer
+from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence.buffer_repair import repair_store
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
@@ -32,15 +34,24 @@ _Buffer = TypeVar("_Buffer", bound="StoredReplay")
 NOT_FROM_FOLDERS = STORAGE_ARGUMENTS | {"device", "env", "num_threads"}
 
 
-def open_to_load(folder: Path, *, repair: bool = False, follow: bool = False, rows: int = 0) -> ArrayStore:
+def open_to_load(
+    folder: str | PathLike[str], given: dict[str, Any], *, repair: bool = False, follow: bool = False
+) -> ArrayStore:
     """Open a folder to load or follow its content.
 
-    :param rows: as for :meth:`ArrayStore.open`
-    :raises StorageError: if it contains no buffer, or a damaged folder is to be followed
+    :param given: arguments of the constructor that override the stored ones; ``buffer_size=None``, which does not, is
+        removed
+    :raises TypeError: if ``buffer_size`` is not an integer
+    :raises ValueError: if it is not positive
+    :raises StorageError: if the folder contains no buffer, or a damaged one is to be followed
     """
+    if given.get("buffer_size") is None:
+        given.pop("buffer_size", None)
+    rows = validate_integer("buffer_size", given["buffer_size"], 1) if "buffer_size" in given else 0
     if repair and follow:
         raise StorageError("a folder cannot be followed and repaired at once; repair it with resume=True, repair=True")
-    return open_damaged(folder, writable=False, rows=rows) if repair else ArrayStore.open(folder, rows=rows)
+    path = user_path(folder)
+    return open_damaged(path, writable=False, rows=rows) if repair else ArrayStore.open(path, rows=rows)
 
 
 def buffer_from_store(

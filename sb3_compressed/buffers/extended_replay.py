@@ -1,4 +1,4 @@
-"""``ExtendedReplay``: the part of compressed replay buffers that adds many steps in one call."""
+"""``ExtendedReplay``: the part of compressed replay buffers that adds transitions, one step or many in one call."""
 
 from __future__ import annotations
 
@@ -11,8 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.loop_timing import LoopTiming
+from sb3_compressed.arrays.recompression import Recompressor
 from sb3_compressed.buffers.stored_replay import StoredReplay
-from sb3_compressed.buffers.validation import kinds_of_step, validate_infos
+from sb3_compressed.buffers.validation import (
+    kinds_of_step,
+    validate_infos,
+    validate_numbers,
+    validate_observations,
+    validate_per_env,
+)
+from sb3_compressed.common.threads import default_num_threads
 from sb3_compressed.common.tree_map import leaves, tree_map
 
 __all__ = ["CHUNK_STEPS", "ExtendedReplay"]
@@ -40,14 +49,68 @@ class Steps(NamedTuple):
 
 
 class ExtendedReplay(StoredReplay):
-    """The part of :class:`.CompressedReplay` that adds many steps in one call."""
+    """The part of :class:`.CompressedReplay` that adds transitions, one step or many in one call."""
 
     handle_timeout_termination: bool
     copy_info_dict: bool = False  # only SB3's hindsight buffer sets it
 
+    @property
+    def _may_encode_later(self) -> bool:
+        return self.num_threads > 1 and default_num_threads() > 1 and self._storage is None
+
+    def _set_time_budgets(self, timing: LoopTiming | None = None) -> None:
+        super()._set_time_budgets(timing)
+        self._recompressors = {key: Recompressor() for key in self._new_arrays} if self._may_encode_later else {}
+
+    def _recompress(self, n_rows: int) -> None:
+        """Replace payloads of older rows by smaller ones, after so many rows were added."""
+        for key, recompressor in self._recompressors.items():
+            if recompressor.count_rows(n_rows):
+                arrays = [array for other, array in self._arrays() if other == key]
+                recompressor.advance(arrays, self.pos)
+
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """Add a transition of every environment."""
-        raise NotImplementedError
+        """Add a transition of every environment, as SB3's buffer does.
+
+        :param obs: observations ``(n_envs, *obs_shape)``, or a dict of them
+        :param next_obs: the next observations; at the end of an episode, its terminal observations
+        :param action: actions ``(n_envs, action_dim)``
+        :param reward: rewards ``(n_envs,)``
+        :param done: whether an episode ended, ``(n_envs,)``
+        :param infos: one info dict for each environment; ignored with ``handle_timeout_termination=False``, unless
+            ``copy_info_dict=True``
+        :raises ValueError: if an argument does not fit; the buffer is then as it was
+        :raises TypeError: if an argument is not numeric; likewise
+        """
+        with self._lock:
+            storage = self._storage
+            self._loop_timing.add(self.n_envs)
+            if storage is not None:
+                storage.require_writable("added")
+            if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read them otherwise
+                validate_infos(infos, self.n_envs)
+            kinds = kinds_of_step(obs, next_obs, action, reward, done)
+            if kinds is None or kinds != self._validated_kinds:
+                given = (obs, next_obs), (action, reward, done)
+                obs, next_obs, action, reward, done = self._validate_step(kinds, *given)
+            observations = self.__dict__["observations"]
+            # The usual case directly, for speed.
+            encode = observations.encode_rows if type(observations) is CompressedArray else self._encode
+            encoded = encode(obs, next_obs)
+            timeouts = None
+            if self.handle_timeout_termination:
+                timeouts = np.array([info.get("TimeLimit.truncated", False) for info in infos])
+            if storage is None:
+                self._write_steps(1, encoded, action, reward, done, timeouts, infos)
+            else:
+                # Before it is written: an interrupted step is committed with the next one, a refused one is undone.
+                storage.begin_row(self, done)
+                self._write_steps(1, encoded, action, reward, done, timeouts, infos)
+                storage.commit_row(self)
+            if self._bound_sampler is not None:
+                self._bound_sampler.n_written += 1
+            if self._recompressors:
+                self._recompress(1)
 
     def _write_steps(
         self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
@@ -55,20 +118,37 @@ class ExtendedReplay(StoredReplay):
         """Write validated steps that do not wrap around, as SB3's ``add`` does.
 
         :param n_steps: the number of steps; if it is 1, the arguments have no axis for them
-        :param encoded: observations and next observations, from ``_encode`` or ``_encode_steps``
+        :param encoded: observations and next observations, from ``_encode``
         :param timeouts: whether episodes ended by a time limit, ignored with ``handle_timeout_termination=False``
         :param infos: info dicts of one step, for classes that store them
         """
-        raise NotImplementedError
+        row, attributes = self.pos, self.__dict__
+        end = row + n_steps
+        rows = row if n_steps == 1 else slice(row, end)
+        observations = attributes["observations"]
+        if not self.optimize_memory_usage:
+            self._write(encoded, (observations, rows), (attributes["next_observations"], rows))
+        elif n_steps == 1:
+            self._write(encoded, (observations, row), (observations, end % self.buffer_size))
+        else:  # observations of the following steps replace all next observations but the last one
+            self._write(encoded, (observations, rows))
+            self._write(_last_next_observation(encoded), (observations, end % self.buffer_size))
+        self.actions[rows] = action.reshape(-1, self.n_envs, self.action_dim)
+        self.rewards[rows] = reward
+        self.dones[rows] = done
+        if self.handle_timeout_termination:
+            self.timeouts[rows] = timeouts
+        # At once: interrupted between both, the buffer could never be added to again.
+        attributes.update(pos=end % self.buffer_size, full=self.full or end == self.buffer_size)
 
-    def _recompress(self, n_rows: int) -> None:
-        """Replace payloads of older rows by smaller ones, after so many rows were added."""
-        raise NotImplementedError
-
-    @property
-    def _adds_only_here(self) -> bool:
-        """Whether nothing but this package's own methods adds transitions, all of which can be written at once."""
-        raise NotImplementedError
+    def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
+        obs, next_obs, action, reward, done = given
+        action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
+        reward = validate_per_env("reward", reward, self.n_envs)
+        done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
+        obs = validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs)
+        next_obs = validate_observations("next_obs", next_obs, self.observations, self.observation_space, self.n_envs)
+        return obs, next_obs, action, reward, done
 
     def extend(
         self,
@@ -181,8 +261,11 @@ class ExtendedReplay(StoredReplay):
         kinds = kinds_of_step(obs, next_obs, action, reward, done)
         if kinds is None or kinds != self._validated_kinds:
             self._validate_step(kinds, (obs, next_obs), (action, reward, done))
-        if n_steps == 1 or kinds is None or kinds != self._validated_kinds or not self._adds_only_here:
+        if n_steps == 1 or kinds is None or kinds != self._validated_kinds:
             return False
+        own, here = type(self), ExtendedReplay
+        if own.add is not here.add or own._write_steps is not here._write_steps or "add" in vars(self):
+            return False  # of a subclass, which adds each step itself
         # Nothing may be broadcast: with an axis of steps, other axes would meet.
         n_values = [math.prod(array.shape[1:]) for array in leaves(self.observations)]
         is_complete = np.shape(reward) == np.shape(done) == (self.n_envs,)
@@ -204,7 +287,8 @@ class ExtendedReplay(StoredReplay):
         """Add steps that do not wrap around."""
         self._loop_timing.add(n_steps * self.n_envs)
         obs, next_obs, action, reward, done, timeouts = steps.at(0) if n_steps == 1 else steps
-        encoded = self._encode(obs, next_obs) if n_steps == 1 else self._encode_steps(obs, next_obs)
+        encode = CompressedArray.encode_rows if n_steps == 1 else CompressedArray.encode_steps
+        encoded = self._encode(obs, next_obs, encode=encode)
         if self._storage is not None:
             self._storage.count_joint_rows(n_steps)
         position, bound = self.pos, self._bound_sampler
@@ -234,6 +318,13 @@ def _stacked(values: Any) -> Any:
     if steps and isinstance(steps[0], Mapping):
         return {key: np.stack([step[key] for step in steps]) for key in steps[0]}
     return np.asarray(steps)
+
+
+def _last_next_observation(encoded: Any) -> Any:
+    """Return the next observation of the last one of several steps that were encoded."""
+    if isinstance(encoded, dict):
+        return {key: [parts[1][-1]] for key, parts in encoded.items()}
+    return [encoded[1][-1]]
 
 
 def _n_steps(steps: Steps, infos: Sequence[Any] | None, timeouts: Any) -> int:

@@ -11,7 +11,6 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
-from sb3_compressed.buffers.validation import validated_buffer_size
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.sampler_state import stored_config
@@ -66,8 +65,7 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
         more than 512 MiB, or items of a space of more than 32 MiB, and more than 100 times its size on the disk. Pass
         ``buffer_size`` or the space if that is correct, since the buffer is new
     """
-    rows = validated_buffer_size(kwargs)
-    store = open_to_load(user_path(folder), repair=repair, follow=follow, rows=rows)
+    store = open_to_load(folder, kwargs, repair=repair, follow=follow)
     return buffer_from_store(_stored_class(store), store, kwargs, follow=follow)
 
 

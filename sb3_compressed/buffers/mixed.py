@@ -116,7 +116,7 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         prefetch: int = 0,
         **kwargs: Any,
     ) -> None:
-        folders = [demonstrations] if isinstance(demonstrations, str | PathLike) else [*_sequence(demonstrations)]
+        folders: list[Any] = [*demonstrations] if isinstance(demonstrations, list | tuple) else [demonstrations]
         for folder in folders:
             if not isinstance(folder, str | PathLike):
                 raise TypeError(
@@ -285,26 +285,15 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         """
         if self._prefetcher is not None and env is None:
             return self._prefetcher.sample(partial(self._draw_ahead, batch_size), batch_size, self.device)
-        numbers, counts = self._divided(batch_size)
-        parts = [
-            self._sources[number].buffer.sample(count, env=env) for number, count in zip(numbers, counts, strict=True)
-        ]
-        return self._mixed_samples(numbers, parts)
+        sources = self._sources
+        parts = {number: sources[number].buffer.sample(n, env=env) for number, n in self._counts(batch_size).items()}
+        return self._mixed_samples(parts)
 
     def _draw_ahead(self, batch_size: int) -> Callable[[], Any]:
         """Draw a batch; return a function that decodes it to tensors in main memory, in any thread."""
-        numbers, counts = self._divided(batch_size)
-        draws = [
-            _drawn_ahead(self._sources[number].buffer, count) for number, count in zip(numbers, counts, strict=True)
-        ]
-        return lambda: self._mixed_samples(numbers, [draw() for draw in draws])
-
-    def _divided(self, batch_size: int) -> tuple[list[int], list[int]]:
-        """Return which buffers a batch is from, and how many rows are from each."""
-        validate_integer("batch_size", batch_size, 0)
-        counts = self._counts(batch_size)
-        numbers = np.flatnonzero(counts).tolist() if batch_size else [0]
-        return numbers, counts[numbers].tolist()
+        sources = self._sources
+        draws = {number: _drawn_ahead(sources[number].buffer, n) for number, n in self._counts(batch_size).items()}
+        return lambda: self._mixed_samples({number: draw() for number, draw in draws.items()})
 
     def sample_sequences(self, *args: Any, **kwargs: Any) -> SequenceSamples:
         """Sample sequences from the online buffer; see :meth:`.CompressedReplay.sample_sequences`."""
@@ -325,8 +314,9 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     def _has_samplers(self) -> bool:
         return any(getattr(buffer, "sampler", None) is not None for buffer in self.buffers)
 
-    def _counts(self, batch_size: int) -> NDArray[np.int64]:
-        """Return how many rows of a batch are from each buffer."""
+    def _counts(self, batch_size: int) -> dict[int, int]:
+        """Return how many rows of a batch are from each buffer that it is from, by the number of the buffer."""
+        validate_integer("batch_size", batch_size, 0)
         are_ready = [_can_be_sampled(source.buffer) for source in self._sources]
         weights = np.where(are_ready, self._weights, 0)
         if not weights.any():
@@ -339,27 +329,26 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         offset = np.random.random() if np.count_nonzero(weights) > 1 else 0.0  # noqa: NPY002  # what SB3 draws from
         ends = np.floor(np.round(bounds, N_DIGITS) + offset).astype(np.int64)
         ends[np.flatnonzero(weights)[-1] :] = batch_size
-        counts: NDArray[np.int64] = np.diff(ends, prepend=0)
-        return counts
+        counts = dict(enumerate(np.diff(ends, prepend=0).tolist()))
+        return {number: n for number, n in counts.items() if n} or {0: 0}
 
-    def _mixed_samples(self, numbers: list[int], parts: list[Any]) -> Any:
+    def _mixed_samples(self, by_number: dict[int, Any]) -> Any:
         """Return the batch of several buffers.
 
-        :param numbers: the number of each buffer
-        :param parts: what was sampled from each
+        :param by_number: what was sampled from each buffer, by its number
         """
+        parts = [*by_number.values()]
         lengths = [len(part.actions) for part in parts]
-        sources = np.repeat(np.array(numbers, dtype=np.int64), lengths)
-        fields = {name: [getattr(part, name) for part in parts] for name in _sb3_fields(parts[0])}
-        mixed = {name: self._concatenated(values) for name, values in fields.items()}
-        mixed["sources"] = sources
+        names = [name for name in parts[0]._fields if name not in ("weights", "indices")]  # SB3's fields
+        mixed = {name: self._concatenated([getattr(part, name) for part in parts]) for name in names}
+        mixed["sources"] = np.repeat(np.array([*by_number], dtype=np.int64), lengths)
         # In all batches, also those without rows of such a buffer.
         if self._has_samplers:
             indices = [
                 part.indices * len(self._sources) + number
                 if hasattr(part, "indices")
                 else np.full(length, NO_PRIORITY, dtype=np.int64)
-                for number, part, length in zip(numbers, parts, lengths, strict=True)
+                for (number, part), length in zip(by_number.items(), lengths, strict=True)
             ]
             weights = [
                 part.weights if hasattr(part, "weights") else th.ones_like(part.rewards, dtype=th.float32)
@@ -454,7 +443,18 @@ class _Source:
     @classmethod
     def open(cls, folder: Path, online: ReplayBuffer, options: dict[str, Any]) -> _Source:
         """Open a folder to read it in place, as a buffer like the online one."""
-        return cls(_open(folder, online, options), folder, options)
+        if not isinstance(online, CompressedReplay):
+            raise TypeError(
+                f"demonstrations are opened as the class of the online buffer, and {type(online).__name__} cannot read "
+                "folders; pass a buffer_class of sb3_compressed"
+            )
+        given = {**options, "output_dtype": online.output_dtype, "normalize_images": online.normalize_images}
+        if isinstance(online, NStepReplayBuffer):
+            given |= {"n_steps": online.n_steps, "gamma": online.gamma}
+        buffer = type(online).from_checkpoint(
+            folder, follow=True, device=online.device, num_threads=online.num_threads, **given
+        )
+        return cls(buffer, folder, options)
 
     def reopened(self, online: ReplayBuffer) -> _Source:
         """Return one whose folder was opened again; the state of its sampler continues if the folder is unchanged."""
@@ -480,24 +480,6 @@ class _Source:
         if self.folder is None:
             return vars(self)
         return {**vars(self), "buffer": None, "_saved": self._sampler_state()}
-
-
-def _open(folder: Path, online: ReplayBuffer, options: dict[str, Any]) -> ReplayBuffer:
-    if not isinstance(online, CompressedReplay):
-        raise TypeError(
-            f"demonstrations are opened as the class of the online buffer, and {type(online).__name__} cannot read "
-            "folders; pass a buffer_class of sb3_compressed"
-        )
-    options = {**options, "output_dtype": online.output_dtype, "normalize_images": online.normalize_images}
-    if isinstance(online, NStepReplayBuffer):
-        options |= {"n_steps": online.n_steps, "gamma": online.gamma}
-    return type(online).from_checkpoint(
-        folder, follow=True, device=online.device, num_threads=online.num_threads, **options
-    )
-
-
-def _sequence(demonstrations: Any) -> Sequence[Any]:
-    return demonstrations if isinstance(demonstrations, list | tuple) else [demonstrations]
 
 
 def _normalized(weights: Sequence[float] | NDArray[np.float64], n_buffers: int) -> NDArray[np.float64]:
@@ -556,16 +538,11 @@ def _has_priorities(buffer: ReplayBuffer) -> bool:
 
 def _drawn_ahead(buffer: Any, batch_size: int) -> Callable[[], Any]:
     """Draw a batch from a buffer; return a function that returns its samples, in the format of the buffer."""
-    if isinstance(buffer, CompressedReplay) and buffer._can_draw_ahead:
+    if getattr(buffer, "_can_draw_ahead", False):  # of compressed buffers
         draw = buffer._draw_ahead(batch_size)
         return lambda: buffer._output(draw())
     samples = buffer.sample(batch_size)
     return lambda: samples
-
-
-def _sb3_fields(samples: Any) -> tuple[str, ...]:
-    """Return the names of SB3's fields, without those of samplers."""
-    return tuple(name for name in samples._fields if name not in ("weights", "indices"))
 
 
 @cache

@@ -1,9 +1,9 @@
-"""``ObservationBatch``: the observations of a batch of transitions, located before they are decoded."""
+"""``Transitions`` and ``ObservationBatch``: a batch of transitions, located before its observations are decoded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from sb3_compressed.arrays.batch_pool import Empty, checked_empty
 from sb3_compressed.arrays.decoding import LocatedItems
 from sb3_compressed.common.spaces import Key
 
-__all__ = ["ObservationBatch", "as_indices", "take"]
+__all__ = ["ObservationBatch", "Transitions", "as_indices", "take"]
 
 
 class ObservationBatch:
@@ -105,6 +105,24 @@ class ObservationBatch:
             else:
                 first[key], second[key] = take(array, self.indices), take(next_array, self.next_indices)
         self.observations, self.next_observations = (first, second) if self._is_dict else (first[None], second[None])
+
+
+class Transitions(NamedTuple):
+    """A batch of transitions. Its observations must be decoded before they are read.
+
+    :param observations: its observations and next observations
+    :param actions: actions ``(batch_size, action_dim)``
+    :param dones: 1 where an episode ends, except by a time limit, else 0; ``(batch_size, 1)`` of float32
+    :param rewards: rewards of one step, as they were added, or returns of several steps; ``(batch_size, 1)`` of float32
+    :param discounts: by which the values of next observations are multiplied, ``(batch_size, 1)``; ``None`` for those
+        of one step
+    """
+
+    observations: ObservationBatch
+    actions: NDArray[Any]
+    dones: NDArray[Any]
+    rewards: NDArray[Any]
+    discounts: NDArray[Any] | None = None
 
 
 def take(array: NDArray[Any], indices: NDArray[np.int64]) -> NDArray[Any]:

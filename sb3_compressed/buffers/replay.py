@@ -5,25 +5,22 @@ from __future__ import annotations
 import copy
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.buffers.base import Methods
-from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
+from sb3_compressed.buffers.observation_batch import ObservationBatch, Transitions, as_indices, take
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
-from sb3_compressed.buffers.transitions import Transitions
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.samplers import Draw
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.vec_env import VecNormalize
 
 __all__ = [
     "CompressedDictReplayBuffer",

@@ -13,36 +13,26 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.arrays.loop_timing import LoopTiming
-from sb3_compressed.arrays.recompression import Recompressor
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.buffer_lock import new_lock
 from sb3_compressed.buffers.extended_replay import ExtendedReplay
-from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
+from sb3_compressed.buffers.observation_batch import ObservationBatch, Transitions, as_indices, take
 from sb3_compressed.buffers.predicted_batch import PredictedBatch
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.timing import MethodTimer
-from sb3_compressed.buffers.transitions import Transitions
 from sb3_compressed.buffers.validation import (
-    kinds_of_step,
-    validate_infos,
     validate_integer,
-    validate_numbers,
-    validate_observations,
-    validate_per_env,
 )
 from sb3_compressed.buffers.weighted_samples import weighted_samples
-from sb3_compressed.common.threads import default_num_threads
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 
 if TYPE_CHECKING:
-    from stable_baselines3.common.vec_env import VecNormalize
     from typing_extensions import Self
 
 __all__ = ["CompressedReplay"]
@@ -86,20 +76,6 @@ class CompressedReplay(Prefetching, ExtendedReplay):
             return {**arguments, "optimize_memory_usage": False}
         return arguments
 
-    @property
-    def _may_encode_later(self) -> bool:
-        return self.num_threads > 1 and default_num_threads() > 1 and self._storage is None
-
-    def _set_time_budgets(self, timing: LoopTiming | None = None) -> None:
-        super()._set_time_budgets(timing)
-        self._recompressors = {key: Recompressor() for key in self._new_arrays} if self._may_encode_later else {}
-
-    def _recompress(self, n_rows: int) -> None:
-        for key, recompressor in self._recompressors.items():
-            if recompressor.count_rows(n_rows):
-                arrays = [array for other, array in self._arrays() if other == key]
-                recompressor.advance(arrays, self.pos)
-
     def _set_prefetch(self, n_batches: int) -> None:
         validate_integer("prefetch", n_batches, 0)
         if n_batches and self._bound_sampler is None:
@@ -126,91 +102,16 @@ class CompressedReplay(Prefetching, ExtendedReplay):
         self._lock = new_lock()
         super()._open_storage(storage, mode)
 
+    def discard_prefetched(self) -> None:
+        """Discard the batches that were drawn ahead, for example after writing to ``rewards``."""
+        super().discard_prefetched()
+        if self._predicted_batch is not None:
+            self._predicted_batch.discard()
+
     def close(self) -> None:
         """Flush and release the folder. The buffer can still be sampled, but not added to."""
         self.discard_prefetched()
-        if self._predicted_batch is not None:
-            self._predicted_batch.discard()
         super().close()
-
-    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """Add a transition of every environment, as SB3's buffer does.
-
-        :param obs: observations ``(n_envs, *obs_shape)``, or a dict of them
-        :param next_obs: the next observations; at the end of an episode, its terminal observations
-        :param action: actions ``(n_envs, action_dim)``
-        :param reward: rewards ``(n_envs,)``
-        :param done: whether an episode ended, ``(n_envs,)``
-        :param infos: one info dict for each environment; ignored with ``handle_timeout_termination=False``, unless
-            ``copy_info_dict=True``
-        :raises ValueError: if an argument does not fit; the buffer is then as it was
-        :raises TypeError: if an argument is not numeric; likewise
-        """
-        with self._lock:
-            storage = self._storage
-            self._loop_timing.add(self.n_envs)
-            if storage is not None:
-                storage.require_writable("added")
-            if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read them otherwise
-                validate_infos(infos, self.n_envs)
-            kinds = kinds_of_step(obs, next_obs, action, reward, done)
-            if kinds is None or kinds != self._validated_kinds:
-                given = (obs, next_obs), (action, reward, done)
-                obs, next_obs, action, reward, done = self._validate_step(kinds, *given)
-            observations = self.__dict__["observations"]
-            # The usual case directly, for speed.
-            encode = observations.encode_rows if type(observations) is CompressedArray else self._encode
-            encoded = encode(obs, next_obs)
-            timeouts = None
-            if self.handle_timeout_termination:
-                timeouts = np.array([info.get("TimeLimit.truncated", False) for info in infos])
-            if storage is None:
-                self._write_steps(1, encoded, action, reward, done, timeouts, infos)
-            else:
-                # Before it is written: an interrupted step is committed with the next one, a refused one is undone.
-                storage.begin_row(self, done)
-                self._write_steps(1, encoded, action, reward, done, timeouts, infos)
-                storage.commit_row(self)
-            if self._bound_sampler is not None:
-                self._bound_sampler.n_written += 1
-            if self._recompressors:
-                self._recompress(1)
-
-    @property
-    def _adds_only_here(self) -> bool:
-        own, here = type(self), CompressedReplay
-        return own.add is here.add and own._write_steps is here._write_steps and "add" not in vars(self)
-
-    def _write_steps(
-        self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
-    ) -> None:
-        row, attributes = self.pos, self.__dict__
-        end = row + n_steps
-        rows = row if n_steps == 1 else slice(row, end)
-        observations = attributes["observations"]
-        if not self.optimize_memory_usage:
-            self._write(encoded, (observations, rows), (attributes["next_observations"], rows))
-        elif n_steps == 1:
-            self._write(encoded, (observations, row), (observations, end % self.buffer_size))
-        else:  # observations of the following steps replace all next observations but the last one
-            self._write(encoded, (observations, rows))
-            self._write(_last_next_observation(encoded), (observations, end % self.buffer_size))
-        self.actions[rows] = action.reshape(-1, self.n_envs, self.action_dim)
-        self.rewards[rows] = reward
-        self.dones[rows] = done
-        if self.handle_timeout_termination:
-            self.timeouts[rows] = timeouts
-        # At once: interrupted between both, the buffer could never be added to again.
-        attributes.update(pos=end % self.buffer_size, full=self.full or end == self.buffer_size)
-
-    def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
-        obs, next_obs, action, reward, done = given
-        action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
-        reward = validate_per_env("reward", reward, self.n_envs)
-        done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
-        obs = validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs)
-        next_obs = validate_observations("next_obs", next_obs, self.observations, self.observation_space, self.n_envs)
-        return obs, next_obs, action, reward, done
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does, in the format that ``output_dtype`` and ``normalize_images`` select.
@@ -397,8 +298,6 @@ class CompressedReplay(Prefetching, ExtendedReplay):
     def reset(self) -> None:
         """Remove all transitions, as SB3's buffer does."""
         self.discard_prefetched()
-        if self._predicted_batch is not None:
-            self._predicted_batch.discard()
         with self._lock:
             super().reset()
 
@@ -412,8 +311,6 @@ class CompressedReplay(Prefetching, ExtendedReplay):
         replaced = self._bound_sampler
         other._checkpoints.include(self._checkpoints)
         self.discard_prefetched()
-        if self._predicted_batch is not None:
-            self._predicted_batch.discard()
         for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
             is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
             if hasattr(other, name) and not is_timer and name not in KEPT_ATTRIBUTES:
@@ -447,13 +344,6 @@ class CompressedReplay(Prefetching, ExtendedReplay):
         # Copies and pickles are in memory, and do not write to the folders.
         attributes = super().__getstate__()
         return {name: value for name, value in attributes.items() if name not in NOT_COPIED}
-
-
-def _last_next_observation(encoded: Any) -> Any:
-    """Return the next observation of the last one of several steps that were encoded."""
-    if isinstance(encoded, dict):
-        return {key: [parts[1][-1]] for key, parts in encoded.items()}
-    return [encoded[1][-1]]
 
 
 def _call(method: WeakMethod[Callable[..., ObservationBatch | None]], *arguments: Any) -> ObservationBatch | None:

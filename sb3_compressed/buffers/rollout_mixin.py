@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.array_attributes import ArrayDict
@@ -25,9 +26,6 @@ from sb3_compressed.buffers.validation import (
 )
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.errors import BufferNotReady
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.vec_env import VecNormalize
 
 __all__ = ["CompressedMinibatches", "CompressedRollout"]
 

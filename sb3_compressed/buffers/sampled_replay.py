@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch as th
 from numpy.typing import ArrayLike, NDArray
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
@@ -20,9 +21,6 @@ from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler, ge
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.sequence_draw import Pad, SequenceShape
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.vec_env import VecNormalize
 
 __all__ = ["SampledReplay"]
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.buffers.sampled_replay import SampledReplay
-from sb3_compressed.buffers.validation import validated_buffer_size
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_repair import RepairReport
@@ -166,6 +165,4 @@ class StoredReplay(SampledReplay):
             :func:`~sb3_compressed.load_checkpoint`
         """
         kwargs["buffer_size"] = buffer_size
-        rows = validated_buffer_size(kwargs)
-        store = open_to_load(user_path(folder), repair=repair, follow=follow, rows=rows)
-        return buffer_from_store(cls, store, kwargs, follow=follow)
+        return buffer_from_store(cls, open_to_load(folder, kwargs, repair=repair, follow=follow), kwargs, follow=follow)

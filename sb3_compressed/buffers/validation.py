@@ -25,7 +25,6 @@ __all__ = [
     "validate_observations",
     "validate_per_env",
     "validate_tensor",
-    "validated_buffer_size",
     "validated_counts",
 ]
 
@@ -43,20 +42,6 @@ def validated_counts(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     counts = {name: validate_integer(name, arguments[name], LEAST[name]) for name in LEAST if name in arguments}
     return {**arguments, **counts}
-
-
-def validated_buffer_size(arguments: dict[str, Any]) -> int:
-    """Return the ``buffer_size`` among arguments that override stored ones, 0 if there is none.
-
-    A value of ``None`` is removed from the arguments, so that it does not override the stored size.
-
-    :raises TypeError: if it is not an integer
-    :raises ValueError: if it is not positive
-    """
-    if arguments.get("buffer_size") is None:
-        arguments.pop("buffer_size", None)
-        return 0
-    return validate_integer("buffer_size", arguments["buffer_size"], 1)
 
 
 def validate_integer(name: str, value: Any, least: int) -> int:

@@ -119,7 +119,9 @@ class BufferStatsCallback(BaseCallback):
                 "coding_share": statistics.coding_share,
                 "coding_budget": statistics.coding_budget,
             }
-            self.logger.record("buffer/coder", ", ".join(_coder_names(buffer)), exclude="tensorboard")
+            choices = getattr(buffer, "online", buffer).choices.values()  # one of each stream of observations
+            names = ", ".join(choice.final.codec.coder_name for choice in choices)
+            self.logger.record("buffer/coder", names, exclude="tensorboard")
         sampler = getattr(buffer, "sampler", None)
         if isinstance(sampler, PrioritizedSampler) and sampler.priority_max:  # once it was drawn from
             values["priority_max"] = sampler.priority_max
@@ -151,8 +153,3 @@ class BufferStatsCallback(BaseCallback):
                 f"to the model as {kind}"
             )
         return cast("CompressedBuffer", buffer)  # a mixed one has its interface
-
-
-def _coder_names(buffer: Any) -> list[str]:
-    """Return the names of the coders that were chosen for each stream of observations."""
-    return [choice.final.codec.coder_name for choice in getattr(buffer, "online", buffer).choices.values()]

@@ -12,6 +12,9 @@ from sb3_compressed.benchmarking.metrics import format_nbytes
 from sb3_compressed.cli.output import Json, named_lines, print_result
 from sb3_compressed.cli.sources import BufferSource, SourcePath, Unpickle, find_source, open_source
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
+from sb3_compressed.storage.files import nbytes_on_disk
+from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.storage.log import unfinished_segments
 
 __all__ = ["inspect"]
 
@@ -28,10 +31,6 @@ def inspect(path: SourcePath, unpickle: Unpickle = False, as_json: Json = False)
     Memory is that of the loaded buffer: payloads, slots, references, trained
     state, actions, rewards and flags. Each process takes about 90 MB besides.
     """
-    from sb3_compressed.storage.files import nbytes_on_disk
-    from sb3_compressed.storage.lock import FolderLock
-    from sb3_compressed.storage.log import unfinished_segments
-
     source = find_source(path)
     result: dict[str, Any] = {"path": source.path, "kind": "pickle" if source.is_pickle else "folder"}
     if source.checkpoint is not None:

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sb3_compressed.callbacks.checkpoint_folder import NEWEST, latest_checkpoint
 from sb3_compressed.cli.output import note
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
+from sb3_compressed.storage.files import UNFINISHED
+from sb3_compressed.storage.log import has_log, is_segment_name
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -71,8 +74,6 @@ def find_source(path: Path) -> BufferSource:
 
     :raises StorageError: if there is none; the message describes what is there instead
     """
-    from sb3_compressed.storage.log import has_log
-
     if path.is_file():
         return _find_file(path)
     if not path.exists():
@@ -88,8 +89,6 @@ def find_source(path: Path) -> BufferSource:
 
 def _require_no_rings(path: Path) -> None:
     """Raise if a folder or checkpoint contains a distributed buffer, whose rings are buffers of their own."""
-    from sb3_compressed.storage.log import has_log
-
     patterns = ("ring-*", "*/ring-*", "buffer/*/ring-*")
     rings = sorted(ring for pattern in patterns for ring in path.glob(pattern) if has_log(ring))
     if rings:
@@ -98,7 +97,6 @@ def _require_no_rings(path: Path) -> None:
 
 def _find_file(path: Path) -> BufferSource:
     from sb3_compressed.persistence.pickled_buffers import is_pickle
-    from sb3_compressed.storage.log import has_log, is_segment_name
 
     if is_pickle(path):
         return BufferSource(path, is_pickle=True)
@@ -110,10 +108,6 @@ def _find_file(path: Path) -> BufferSource:
 
 
 def _find_latest(path: Path) -> BufferSource:
-    from sb3_compressed.callbacks.checkpoint_folder import NEWEST, latest_checkpoint
-    from sb3_compressed.storage.files import UNFINISHED
-    from sb3_compressed.storage.log import has_log
-
     latest = latest_checkpoint(path, missing_ok=True)
     if latest is not None:
         _require_no_rings(latest)

@@ -21,12 +21,6 @@ class Words(gym.Env[Any, Any]):
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        return "a", {}
-
-    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return "b", 0.0, False, False, {}
-
 
 def test_observations_without_a_shape_are_refused() -> None:
     gym.register("Words-v0", Words)  # type: ignore[arg-type]

@@ -22,44 +22,16 @@ from interrupts import bytecodes, evenly, interrupt
 from numbered import DICTS, IMAGES, stack
 from programs import run
 from stable_baselines3.common.buffers import RolloutBuffer
-from support import assert_same_batch, same_draws, wait_until_complete
+from support import assert_same_batch, run_in_fork, same_draws
 
 from sb3_compressed import CompressedRolloutBuffer, CorruptPayload, buffer_statistics
 from sb3_compressed.arrays.batch_pool import REFERENCES_ARE_COUNTED
 from sb3_compressed.buffers import batch_ahead
-from sb3_compressed.buffers.batch_ahead import BatchAhead
-from sb3_compressed.buffers.observation_batch import ObservationBatch
-from sb3_compressed.common import threads
 from sb3_compressed.common.threads import PoolTask
 
 ACTIONS = spaces.Discrete(5)
 KINDS = ["plain", "dict", "maskable", "maskable-dict"]
-
-
-@pytest.fixture(autouse=True)
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_ahead, "default_num_threads", lambda: 2)
-
-
-@pytest.fixture
-def n_ready(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Return a function that returns how many batches were decoded ahead; each is waited for."""
-    ready = 0
-    start, decode_changed = BatchAhead.start, ObservationBatch.decode_changed
-
-    def started(self: BatchAhead, *arguments: Any) -> None:
-        start(self, *arguments)
-        assert self._task is not None
-        wait_until_complete(self._task)
-
-    def counted(batch: ObservationBatch) -> None:
-        nonlocal ready
-        ready += 1
-        decode_changed(batch)
-
-    monkeypatch.setattr(BatchAhead, "start", started)
-    monkeypatch.setattr(ObservationBatch, "decode_changed", counted)
-    return lambda: ready
+pytestmark = pytest.mark.usefixtures("two_cores")
 
 
 def fill(buffer: Any, first: int = 0) -> Any:
@@ -322,16 +294,13 @@ def test_a_generator_and_later_epochs_continue_in_a_forked_child() -> None:
     generator = buffer.get(4)
     for number, each in enumerate(expected):
         assert_same_batch(next(generator), each)
-        pid = os.fork()
-        if not pid:
-            try:
-                for batch, rest in zip(generator, expected[number + 1 :], strict=True):
-                    assert_same_batch(batch, rest)
-                assert_trainable(buffer)
-            except BaseException:
-                os._exit(1)
-            os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
+
+        def continue_in_child(number: int = number) -> None:
+            for batch, rest in zip(generator, expected[number + 1 :], strict=True):
+                assert_same_batch(batch, rest)
+            assert_trainable(buffer)
+
+        run_in_fork(continue_in_child)
 
 
 def test_the_interpreter_exits_in_the_middle() -> None:
@@ -353,13 +322,9 @@ print("end")
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
-def test_ctrl_c_at_any_time_stops_nothing_but_the_epoch(is_busy: bool) -> None:
+def test_ctrl_c_at_any_time_stops_nothing_but_the_epoch(is_busy: bool, occupy_pool: Callable[[], None]) -> None:
     """Also while all threads of the pool do something else."""
     buffer = new_buffer()
-    release = threading.Event()
-
-    def wait() -> None:
-        release.wait()
 
     def epoch() -> None:
         generator = buffer.get(8)
@@ -368,24 +333,20 @@ def test_ctrl_c_at_any_time_stops_nothing_but_the_epoch(is_busy: bool) -> None:
         generator.close()  # rather than when it is deleted, where Python ignores interrupts
 
     if is_busy:
-        for _ in range(os.cpu_count() or 1):
-            threads._submit(wait, 1)
-    try:
-        epoch()
-        # Python handles no signals between the end of a with block and the release of its lock.
-        found = [at for at in bytecodes(epoch) if at[0].co_name != "_claim"]
-        assert len(found) > 250
-        interrupts = []
-        for at in evenly(found, 20):
-            interrupts.append(interrupt(epoch, at))
-            thread = threading.Thread(target=epoch, daemon=True)
-            thread.start()
-            thread.join(30)
-            assert not thread.is_alive()
-        assert sum(each is not None for each in interrupts) > 15
-        assert_trainable(buffer)
-    finally:
-        release.set()
+        occupy_pool()
+    epoch()
+    # Python handles no signals between the end of a with block and the release of its lock.
+    found = [at for at in bytecodes(epoch) if at[0].co_name != "_claim"]
+    assert len(found) > 250
+    interrupts = []
+    for at in evenly(found, 20):
+        interrupts.append(interrupt(epoch, at))
+        thread = threading.Thread(target=epoch, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+    assert sum(each is not None for each in interrupts) > 15
+    assert_trainable(buffer)
 
 
 def test_ctrl_c_at_the_beginning_of_an_epoch_leaves_the_rollout_as_it_was() -> None:

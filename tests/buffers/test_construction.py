@@ -72,6 +72,8 @@ def test_signature_has_parent_arguments_and_options(compressed: Any, parent: Any
         ({"dtypes": {"elem_typ": np.uint8}}, "elem_typ"),
         ({"dtypes": "bytes8"}, "bytes8"),
         ({"compression_kwargs": {"compresslevel": 3}}, "'auto'"),
+        *(({"compression_kwargs": {"budget": budget}}, "budget") for budget in (0, -1, float("nan"), 2)),
+        ({"compression_kwargs": {"buget": 1}}, "budget"),
         ({"compression_method": "rle", "dtypes": {"runs_type": np.int8}}, "runs_type"),
         ({"num_threads": 0}, "num_threads"),
     ],

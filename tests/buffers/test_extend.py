@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
-import textwrap
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import programs
 import pytest
 from buffer_pairs import REPLAY_PAIRS, SB3_OPTIMIZED
 from conftest import Stream
@@ -216,16 +213,6 @@ def test_time_limits_are_needed_only_where_they_are_stored() -> None:
     assert buffer.pos == 20
 
 
-def test_the_arrays_of_another_buffer_extend_one() -> None:
-    buffers = [CompressedReplayBuffer(20, SPACE, BUTTONS, "cpu") for _ in range(2)]
-    buffers[0].extend(**steps(20))
-    other = buffers[0]
-    arrays = other.observations, other.next_observations, other.actions, other.rewards, other.dones
-    buffers[1].extend(*arrays, timeouts=other.timeouts)
-    for name, values in contents(other).items():
-        np.testing.assert_array_equal(contents(buffers[1])[name], values)
-
-
 def test_a_subclass_that_overrides_add_gets_every_step() -> None:
     class Scaled(CompressedReplayBuffer):
         def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
@@ -321,31 +308,27 @@ def test_a_closed_folder_refuses(tmp_path: Path) -> None:
         buffer.extend(**steps(20))
 
 
+EXTENDING = """
+import sys
+from buffers.test_extend import BUTTONS, SPACE, steps
+from sb3_compressed import CompressedReplayBuffer
+buffer = CompressedReplayBuffer(1000, SPACE, BUTTONS, "cpu", storage=sys.argv[1])
+print("ready", flush=True)
+start = 0
+while True:
+    buffer.extend(**steps(97, start=start))
+    start += 97
+"""
+
+
 @pytest.mark.parametrize("delay", [0.0, 0.002, 0.01, 0.03])
 def test_a_killed_process_leaves_all_steps_of_a_call_or_none(delay: float, tmp_path: Path) -> None:
-    program = """
-        import sys
-        from test_extend import BUTTONS, SPACE, steps
-        from sb3_compressed import CompressedReplayBuffer
-        buffer = CompressedReplayBuffer(1000, SPACE, BUTTONS, "cpu", storage=sys.argv[1])
-        print("ready", flush=True)
-        start = 0
-        while True:
-            buffer.extend(**steps(97, start=start))
-            start += 97
-    """
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "buffer")]
-    with subprocess.Popen(
-        command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with programs.start(EXTENDING, tmp_path / "buffer") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        try:
+        with pytest.raises(subprocess.TimeoutExpired):
             process.wait(delay)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
+        process.kill()
     loaded = load_checkpoint(tmp_path / "buffer")
     if not loaded.full:
         assert loaded.pos % 97 == 0

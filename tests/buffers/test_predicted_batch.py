@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 import pickle
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -23,19 +21,19 @@ from gymnasium import spaces
 from interrupts import bytecodes, interrupt
 from numbered import COUNTER, DICTS, IMAGES, add_steps, assert_true
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
-from support import ImageEnv, assert_same_batch, same_draws, wait_until_complete
+from support import ImageEnv, assert_same_batch, run_in_fork, same_draws
 
 import sb3_compressed
 from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, CorruptPayload, buffer_statistics
-from sb3_compressed.buffers import batch_ahead, predicted_batch
-from sb3_compressed.buffers.observation_batch import ObservationBatch
-from sb3_compressed.buffers.predicted_batch import PredictedBatch
+from sb3_compressed.buffers import predicted_batch
 from sb3_compressed.buffers.resize import resize
-from sb3_compressed.common import threads
 from sb3_compressed.common.random_words import STATE_IS_READABLE
 
 random: Any = np.random  # whose stubs lack functions
-pytestmark = pytest.mark.skipif(not STATE_IS_READABLE, reason="fallbacks are forced")
+pytestmark = [
+    pytest.mark.usefixtures("two_cores"),
+    pytest.mark.skipif(not STATE_IS_READABLE, reason="fallbacks are forced"),
+]
 
 KINDS: dict[str, tuple[str, spaces.Space[Any], dict[str, Any]]] = {
     "plain": ("ReplayBuffer", IMAGES, {}),
@@ -43,11 +41,6 @@ KINDS: dict[str, tuple[str, spaces.Space[Any], dict[str, Any]]] = {
     "n-step": ("NStepReplayBuffer", IMAGES, {"n_steps": 3}),
     "dict": ("DictReplayBuffer", DICTS, {}),
 }
-
-
-@pytest.fixture(autouse=True)
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_ahead, "default_num_threads", lambda: 2)
 
 
 def new_buffer(kind: str = "plain", rows: int = 60, **options: Any) -> Any:
@@ -59,27 +52,6 @@ def new_buffer(kind: str = "plain", rows: int = 60, **options: Any) -> Any:
 def counterpart(kind: str, rows: int = 60) -> Any:
     name, space, arguments = KINDS[kind]
     return getattr(stable_baselines3.common.buffers, name)(rows, space, COUNTER, "cpu", **arguments)
-
-
-@pytest.fixture
-def n_ready(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Return a function that returns how many batches were those decoded ahead; each is waited for."""
-    ready = 0
-    predict, decode_changed = PredictedBatch.predict, ObservationBatch.decode_changed
-
-    def predicted(self: PredictedBatch, *arguments: Any) -> None:
-        predict(self, *arguments)
-        if self._task is not None:
-            wait_until_complete(self._task)
-
-    def counted(batch: ObservationBatch) -> None:
-        nonlocal ready
-        ready += 1
-        decode_changed(batch)
-
-    monkeypatch.setattr(PredictedBatch, "predict", predicted)
-    monkeypatch.setattr(ObservationBatch, "decode_changed", counted)
-    return lambda: ready
 
 
 def assert_same_batches(train: Callable[[Any], list[Any]], ours: Any, theirs: Any) -> None:
@@ -245,17 +217,14 @@ def test_copies_predict_their_own_batches(copied: Callable[[Any], Any], n_ready:
 def test_a_forked_child_samples() -> None:
     buffer = new_buffer()
     add_steps(buffer, range(60))
+
+    def sample() -> None:
+        for _ in range(3):
+            assert_true(buffer.sample(8))
+
     for _ in range(5):
         buffer.sample(8)
-        pid = os.fork()
-        if not pid:
-            try:
-                for _ in range(3):
-                    assert_true(buffer.sample(8))
-            except BaseException:
-                os._exit(1)
-            os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
+        run_in_fork(sample)
 
 
 def test_reset_and_close_discard_the_batch() -> None:
@@ -350,28 +319,19 @@ def test_a_deleted_buffer_is_freed_at_once(n_ready: Callable[[], int]) -> None:
     assert n_ready() > 0
 
 
-def test_an_interrupt_while_a_task_is_queued_does_not_stop_later_batches() -> None:
+def test_an_interrupt_while_a_task_is_queued_does_not_stop_later_batches(occupy_pool: Callable[[], None]) -> None:
     """At each bytecode of the wait for it, while all threads of the pool are busy."""
     buffer = new_buffer()
     add_steps(buffer, range(60))
     for _ in range(3):
         buffer.sample(8)
-    release = threading.Event()
-
-    def wait() -> None:
-        release.wait()
-
-    for _ in range(os.cpu_count() or 1):
-        threads._submit(wait, 1)
-    try:
-        buffer.sample(8)
-        found = [at for at in bytecodes(lambda: buffer.sample(8)) if at[0].co_name == "end"]
-        assert len(found) > 5
-        for at in found:
-            interrupt(lambda: buffer.sample(8), at)
-            sampling = Thread(target=buffer.sample, args=(8,), daemon=True)
-            sampling.start()
-            sampling.join(30)
-            assert not sampling.is_alive()
-    finally:
-        release.set()
+    occupy_pool()
+    buffer.sample(8)
+    found = [at for at in bytecodes(lambda: buffer.sample(8)) if at[0].co_name == "end"]
+    assert len(found) > 5
+    for at in found:
+        interrupt(lambda: buffer.sample(8), at)
+        sampling = Thread(target=buffer.sample, args=(8,), daemon=True)
+        sampling.start()
+        sampling.join(30)
+        assert not sampling.is_alive()

@@ -47,11 +47,3 @@ def test_each_key_of_a_dict_is_shown() -> None:
     assert "camera: " in shown
     assert "depth: " in shown
     assert "speed: " not in shown, "it is not compressed"
-
-
-@pytest.mark.parametrize(
-    "kwargs", [{"budget": 0}, {"budget": -1}, {"budget": float("nan")}, {"budget": 2}, {"buget": 1}]
-)
-def test_budgets_that_make_no_sense_are_errors(kwargs: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="budget"):
-        CompressedReplayBuffer(10, IMAGES, ACTIONS, "cpu", compression_kwargs=kwargs)

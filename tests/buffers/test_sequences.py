@@ -498,9 +498,11 @@ def test_each_batch_of_sequences_counts_once_for_beta() -> None:
         assert buffer.sampler.current_beta == n_batches / 10
 
 
-def test_recent_sequences_are_drawn_from_short_episodes() -> None:
-    buffer = single_episodes(RecentSampler(0.9, 1.0), [10] * 500 + [23])
-    assert set(buffer.sample_sequences(64, 20).indices.tolist()) == {5000, 5001, 5002, 5003}
+@pytest.mark.parametrize(("sampler", "n"), [(RecentSampler(0.9, 1.0), 64), ("without-replacement", 4)], ids=str)
+def test_few_sequences_among_short_episodes_are_drawn(sampler: Any, n: int) -> None:
+    """In an epoch, each of them once."""
+    buffer = single_episodes(sampler, [10] * 500 + [23])
+    assert set(buffer.sample_sequences(n, 20).indices.tolist()) == {5000, 5001, 5002, 5003}
 
 
 def test_sequences_without_positive_priorities_are_an_error() -> None:
@@ -509,11 +511,6 @@ def test_sequences_without_positive_priorities_are_an_error() -> None:
     buffer.update_priorities([0], [0.0])
     with pytest.raises(ValueError, match="priorities of all 1 transitions"):
         buffer.sample_sequences(2, 10)
-
-
-def test_epochs_of_few_sequences_contain_each_once() -> None:
-    buffer = single_episodes("without-replacement", [10] * 500 + [23])
-    assert sorted(buffer.sample_sequences(4, 20).indices.tolist()) == [5000, 5001, 5002, 5003]
 
 
 @pytest.mark.parametrize(

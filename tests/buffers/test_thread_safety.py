@@ -18,6 +18,7 @@ import pytest
 from drawn_examples import FACTOR
 from gymnasium import spaces
 from numpy.typing import NDArray
+from support import run_in_fork
 
 from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, MixedReplayBuffer, load_checkpoint
 from sb3_compressed.samplers import PrioritizedSampler
@@ -275,18 +276,13 @@ def test_a_subclass_that_adds_and_samples_within_add_does_not_wait_for_itself() 
 def test_a_fork_while_other_threads_add_and_sample_can_use_the_buffer(space: str) -> None:
     buffer = new(space, num_threads=2)
 
+    def add_and_sample() -> None:
+        add(buffer, 3)
+        assert_consistent(SPACES[space], buffer.sample(64), 64)
+
     def fork() -> None:
         for _ in range(8):
-            pid = os.fork()
-            if pid == 0:
-                code = 1
-                try:
-                    add(buffer, 3)
-                    assert_consistent(SPACES[space], buffer.sample(64), 64)
-                    code = 0
-                finally:
-                    os._exit(code)
-            assert os.waitpid(pid, 0)[1] == 0
+            run_in_fork(add_and_sample)
 
     def sample() -> None:
         for _ in range(N_BATCHES // 10):

@@ -17,6 +17,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
 
+from callbacks.failing import FailingCallback
 from sb3_compressed import (
     BufferCheckpointCallback,
     CheckpointNotFound,
@@ -185,20 +186,11 @@ def test_a_folder_is_locked_until_the_training_ends_or_its_process_is_killed(tmp
     assert names(folders[1]) == ["step_0000000008", "step_0000000012"]
 
 
-class Failure(BaseCallback):
-    """Ends the training with an exception, of which SB3 does not notify callbacks."""
-
-    def _on_step(self) -> bool:
-        if self.num_timesteps == 6:
-            raise RuntimeError("the environment failed")
-        return True
-
-
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_failed_training_locks_its_folder_until_close_and_its_callback_goes_on(closes: bool, tmp_path: Path) -> None:
     model, callback = dqn(), BufferCheckpointCallback(4, tmp_path, keep=9)
     with pytest.raises(RuntimeError, match="failed") as error:  # keeps the frame of learn() alive, like notebooks
-        model.learn(8, callback=[callback, Failure()])
+        model.learn(8, callback=[callback, FailingCallback(6, RuntimeError("the environment failed"))])
     for option in ({"resume": True}, {"overwrite": True}):
         with pytest.raises(StorageError, match=r"another training of this process; .*callback\.close\(\)"):
             train(tmp_path, keep=9, **option)
@@ -295,7 +287,7 @@ def test_reusing_a_callback_for_another_model_raises_and_keeps_the_checkpoints(e
             first.learn(8, callback=callback)
         else:
             with pytest.raises(RuntimeError, match="the environment failed"):
-                first.learn(8, callback=[callback, Failure()])
+                first.learn(8, callback=[callback, FailingCallback(6, RuntimeError("the environment failed"))])
         before = contents(path)
         with pytest.raises(StorageError, match="this model has 0 steps and does not continue that run"):
             dqn().learn(8, callback=callback)

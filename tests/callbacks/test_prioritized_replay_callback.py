@@ -7,18 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from stable_baselines3 import DQN
-from stable_baselines3.common.callbacks import BaseCallback
 
+from callbacks.failing import FailingCallback
 from sb3_compressed import CompressedReplayBuffer, PrioritizedReplayCallback
-
-
-class Interrupt(BaseCallback):
-    """Interrupts the training after 40 steps."""
-
-    def _on_step(self) -> bool:
-        if self.n_calls == 40:
-            raise KeyboardInterrupt
-        return True
 
 
 def model_with(sampler: str) -> DQN:
@@ -47,7 +38,7 @@ def test_a_buffer_without_priorities_is_an_error_before_training() -> None:
 def test_an_interrupted_training_can_be_continued() -> None:
     model = model_with("prioritized")
     with pytest.raises(KeyboardInterrupt):
-        model.learn(60, callback=[PrioritizedReplayCallback(), Interrupt()])
+        model.learn(60, callback=[PrioritizedReplayCallback(), FailingCallback(40, KeyboardInterrupt())])
     assert type(model) is not DQN
     model.learn(60, callback=PrioritizedReplayCallback())
     assert type(model) is DQN

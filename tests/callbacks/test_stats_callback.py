@@ -18,6 +18,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from support import atari_env
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from callbacks.failing import FailingCallback
 from sb3_compressed import (
     BufferStatsCallback,
     CompressedHerReplayBuffer,
@@ -134,19 +135,10 @@ def test_models_and_buffers_can_be_saved_and_copied_while_timed(tmp_path: Path) 
     assert DQN.load(tmp_path / "model", env=atari_env(n_envs=2)).num_timesteps == 60
 
 
-class FailsAt(BaseCallback):
-    """Ends a training with an exception."""
-
-    def _on_step(self) -> bool:
-        if self.num_timesteps >= 60:
-            raise ZeroDivisionError
-        return True
-
-
 def test_a_training_after_a_failed_one_is_timed_once() -> None:
     model = dqn()
     with pytest.raises(ZeroDivisionError):
-        model.learn(100, callback=[BufferStatsCallback(), FailsAt()])
+        model.learn(100, callback=[BufferStatsCallback(), FailingCallback(60, ZeroDivisionError())])
     callback = BufferStatsCallback()
     model.learn(100, callback=callback)
     assert not {"add", "sample"} & set(vars(model.replay_buffer))

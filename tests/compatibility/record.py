@@ -25,7 +25,6 @@ import base64
 import json
 import lzma
 import pickle
-import pickletools
 import platform
 import sys
 import tarfile
@@ -214,28 +213,25 @@ def names_in_model(content: bytes) -> Iterator[str]:
             yield from names_in_pickle(base64.b64decode(value[":serialized:"]))
 
 
-def names_in_pickle(content: bytes) -> Iterator[str]:
-    """Yield what a pickle imports from this package, ``module name``."""
-    memo: list[Any] = []  # texts, and None for all else
-    texts: list[str] = []
-    latest: str | None = None
-    for operation, argument, _ in pickletools.genops(content):
-        value: Any = argument
-        code, found = operation.name, ""
-        if code == "MEMOIZE":
-            memo.append(latest)
-            continue
-        if code == "STACK_GLOBAL":
-            found = " ".join(texts[-2:])
-        elif code == "GLOBAL":
-            found = value
-        elif code.endswith("BINPUT") or code == "PUT":
-            raise ValueError("pickles of protocols before 4 are not read")
-        latest = memo[value] if code.endswith("BINGET") else value if "UNICODE" in code else None
-        if latest is not None:
-            texts.append(latest)
-        if found.startswith("sb3_compressed"):
-            yield found
+class NamesUnpickler(pickle.Unpickler):
+    """Loads a pickle, and lists what it imports from this package, ``module name``."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(BytesIO(content))
+        self.names: list[str] = []
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Record a name that is imported."""
+        if module.startswith("sb3_compressed"):
+            self.names.append(f"{module} {name}")
+        return super().find_class(module, name)
+
+
+def names_in_pickle(content: bytes) -> list[str]:
+    """Return what a pickle imports from this package."""
+    unpickler = NamesUnpickler(content)
+    unpickler.load()
+    return unpickler.names
 
 
 if __name__ == "__main__":

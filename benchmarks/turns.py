@@ -1,0 +1,89 @@
+"""Run several measurements at the same time, of which only one is active at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+
+from sb3_compressed.benchmarking.runner import Job, Measurement, json_arguments, measurement_of
+
+
+def pause() -> None:
+    """Stop this process with all of its threads, until :func:`run_in_turn` continues it.
+
+    Without effect on systems that cannot stop a process; there, processes run one after the other.
+    """
+    if hasattr(signal, "SIGSTOP"):
+        # To this thread: a signal to the process may reach another one, and this one would go on for a moment.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
+def run_in_turn(
+    command: Callable[[Job], list[str]], jobs: Sequence[Job], env: dict[str, str] | None = None
+) -> list[Measurement]:
+    """Run jobs at the same time, of which only one is active at any moment; return their measurements.
+
+    A job is active until it calls :func:`pause`, then the next one is. So a machine that becomes slower does so for all
+    of them. After each turn, their order is reversed.
+
+    :param command: as in :func:`.run_interleaved`
+    :param env: likewise
+    """
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(_Process([*command(job), json_arguments(job)], env)) for job in jobs]
+        active = processes
+        while active:
+            active = [process for process in active[::-1] if process.run_until_pause()]
+        return [process.measurement() for process in processes]
+
+
+class _Process:
+    """A process that is stopped while it is not its turn. It is killed if it has not ended when this is closed."""
+
+    def __init__(self, command: list[str], env: dict[str, str] | None) -> None:
+        self._command, self._env = command, env
+        # Not pipes, which would be full sometime.
+        self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by __exit__
+        self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._out.close()
+        self._err.close()
+
+    def run_until_pause(self) -> bool:
+        """Start or continue it, and wait until it pauses or ends; return whether it has paused."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command, stdout=self._out, stderr=self._err, text=True, env=self._env
+            )
+        else:
+            self._process.send_signal(signal.SIGCONT)
+        if not hasattr(os, "waitid"):
+            self._process.wait()
+            return False
+        # Not taking the status of a process that has ended, which Popen needs.
+        state = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if state is not None and state.si_code == os.CLD_STOPPED:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+            return True
+        self._process.wait()
+        return False
+
+    def measurement(self) -> Measurement:
+        """Return what it has measured, or its error, after its end."""
+        assert self._process is not None
+        self._out.seek(0)
+        self._err.seek(0)
+        return measurement_of(self._process.returncode, self._out.read(), self._err.read())

@@ -1,0 +1,76 @@
+"""Of several measurements, one is active at a time."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from turns import run_in_turn
+
+from sb3_compressed.benchmarking.runner import Job
+
+TURNS = """
+import json, pathlib, sys, threading, time
+from turns import pause
+given = json.loads(sys.argv[1])
+path = pathlib.Path(given["file"])
+
+def write_often():
+    while True:
+        with path.open("a") as file:
+            file.write(given["name"])
+        time.sleep(1e-4)
+
+threading.Thread(target=write_often, daemon=True).start()
+for segment in range(given["n"]):
+    pause()
+    with path.open("a") as file:
+        file.write(f" {given['name']}{segment}:")
+    end = time.perf_counter() + 0.02
+    while time.perf_counter() < end:
+        pass
+if given["n"] == 1:
+    sys.exit("no more")
+print(json.dumps({"name": given["name"]}))
+"""
+
+#: The folder of the scripts is on this path.
+ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
+def test_only_one_process_is_active_with_all_of_its_threads(tmp_path: Path) -> None:
+    file = tmp_path / "turns"
+    jobs = [Job("Pong", name, {"file": str(file), "n": n}) for name, n in [("a", 3), ("b", 3), ("c", 1)]]
+    results = run_in_turn(lambda job: [sys.executable, "-c", TURNS], jobs, ENVIRON)
+    assert results == [{"name": "a"}, {"name": "b"}, {"error": "the process ended with 1: no more"}]
+    written = file.read_text()
+    # The order is reversed after each turn. Before the first turn, threads may have written as well.
+    assert re.findall(r" ([abc]\d):", written) == ["a0", "b0", "c0", "b1", "a1", "a2", "b2"]
+    writers = "".join(name for name, _ in itertools.groupby(re.findall("[abc]", written)))
+    assert writers in ("abcbab", "babcbab", "cbabcbab", "cabcbab")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
+def test_no_process_is_left_after_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = iter([os.waitid] * 3)
+
+    def interrupted(*arguments: Any) -> Any:
+        wait = next(waits, None)
+        if wait is None:
+            raise KeyboardInterrupt
+        return wait(*arguments)
+
+    monkeypatch.setattr(os, "waitid", interrupted)
+    processes = psutil.Process().children()
+    jobs = [Job("Pong", name, {"file": str(tmp_path / name), "n": 2}) for name in "ab"]
+    with pytest.raises(KeyboardInterrupt):
+        run_in_turn(lambda job: [sys.executable, "-c", TURNS], jobs, ENVIRON)
+    assert psutil.Process().children() == processes

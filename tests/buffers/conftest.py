@@ -1,0 +1,59 @@
+"""Fixtures for tests of batches that are decoded ahead."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import wait_until_complete
+
+from sb3_compressed.buffers import batch_ahead
+from sb3_compressed.buffers.batch_ahead import BatchAhead
+from sb3_compressed.buffers.observation_batch import ObservationBatch
+from sb3_compressed.common import threads
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode ahead on any machine."""
+    monkeypatch.setattr(batch_ahead, "default_num_threads", lambda: 2)
+
+
+@pytest.fixture
+def n_ready(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Return a function that returns how many batches were decoded ahead; each is waited for."""
+    ready = 0
+    start, decode_changed = BatchAhead.start, ObservationBatch.decode_changed
+
+    def started(self: BatchAhead, *arguments: Any) -> None:
+        start(self, *arguments)
+        assert self._task is not None
+        wait_until_complete(self._task)
+
+    def counted(batch: ObservationBatch) -> None:
+        nonlocal ready
+        ready += 1
+        decode_changed(batch)
+
+    monkeypatch.setattr(BatchAhead, "start", started)
+    monkeypatch.setattr(ObservationBatch, "decode_changed", counted)
+    return lambda: ready
+
+
+@pytest.fixture
+def occupy_pool() -> Iterator[Callable[[], None]]:
+    """Return a function that keeps all threads of the pool busy until the end of the test."""
+    release = threading.Event()
+
+    def wait() -> None:
+        release.wait()
+
+    def occupy() -> None:
+        for _ in range(os.cpu_count() or 1):
+            threads._submit(wait, 1)
+
+    yield occupy
+    release.set()
