@@ -21,6 +21,7 @@ from sb3_compressed.buffers.validation import (
     validate_observations,
     validate_per_env,
 )
+from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.threads import default_num_threads
 from sb3_compressed.common.tree_map import leaves, tree_map
 
@@ -101,16 +102,41 @@ class ExtendedReplay(StoredReplay):
             if self.handle_timeout_termination:
                 timeouts = np.array([info.get("TimeLimit.truncated", False) for info in infos])
             if storage is None:
-                self._write_steps(1, encoded, action, reward, done, timeouts, infos)
+                self._write_whole(1, encoded, action, reward, done, timeouts, infos)
             else:
                 # Before it is written: an interrupted step is committed with the next one, a refused one is undone.
                 storage.begin_row(self, done)
-                self._write_steps(1, encoded, action, reward, done, timeouts, infos)
+                self._write_whole(1, encoded, action, reward, done, timeouts, infos)
                 storage.commit_row(self)
-            if self._bound_sampler is not None:
-                self._bound_sampler.n_written += 1
             if self._recompressors:
                 self._recompress(1)
+
+    def _write_whole(self, n_steps: int, *values: Any) -> None:
+        """Write validated steps, all of their values even if Ctrl-C comes in between, and let the sampler know.
+
+        :param values: what :meth:`_write_steps` takes
+        """
+        before, bound = self._state_before_writing(), self._bound_sampler
+        n_written = 0 if bound is None else bound.n_written + n_steps
+
+        def write() -> None:
+            self._write_steps(n_steps, *values)
+            if bound is not None:
+                bound.n_written = n_written
+
+        try:
+            write()
+        except Exception:  # such as that of a full disk: nothing was written
+            raise
+        except BaseException:  # Ctrl-C: rows must not mix old and new values
+            with deferred_interrupts():
+                vars(self).update(before)
+                write()
+            raise
+
+    def _state_before_writing(self) -> dict[str, Any]:
+        """Return the attributes that are reset before interrupted steps are written again."""
+        return {"pos": self.pos}
 
     def _write_steps(
         self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
@@ -291,20 +317,7 @@ class ExtendedReplay(StoredReplay):
         encoded = self._encode(obs, next_obs, encode=encode)
         if self._storage is not None:
             self._storage.count_joint_rows(n_steps)
-        position, bound = self.pos, self._bound_sampler
-        n_written = 0 if bound is None else bound.n_written + n_steps
-
-        def write() -> None:
-            self.pos = position
-            self._write_steps(n_steps, encoded, action, reward, done, timeouts, None)
-            if bound is not None:
-                bound.n_written = n_written
-
-        try:
-            write()
-        except BaseException:  # Ctrl-C: rows must not mix old and new values, and the sampler must know them
-            write()
-            raise
+        self._write_whole(n_steps, encoded, action, reward, done, timeouts, None)
         self._recompress(n_steps)
 
 

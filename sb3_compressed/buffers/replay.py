@@ -156,6 +156,9 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         """Do nothing: each ``add`` of hindsight replay is a transaction of its own."""
         return nullcontext()
 
+    def _state_before_writing(self) -> dict[str, Any]:
+        return {**super()._state_before_writing(), "_current_ep_start": self._current_ep_start.copy()}
+
     def _write_steps(
         self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
     ) -> None:

@@ -311,6 +311,8 @@ class CompressedReplay(Prefetching, ExtendedReplay):
         replaced = self._bound_sampler
         other._checkpoints.include(self._checkpoints)
         self.discard_prefetched()
+        if other.optimize_memory_usage and not hasattr(other, "next_observations"):
+            vars(self).pop("next_observations", None)
         for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
             is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
             if hasattr(other, name) and not is_timer and name not in KEPT_ATTRIBUTES:

@@ -16,6 +16,8 @@ from gymnasium import spaces
 from interrupts import bytecodes, evenly, interrupt
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
 from support import add_all, assert_same_batch, new_buffer, recorded, same_draws
 
 from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, MixedReplayBuffer, load_checkpoint
@@ -341,7 +343,8 @@ def test_a_killed_process_leaves_all_steps_of_a_call_or_none(delay: float, tmp_p
     np.testing.assert_array_equal(np.diff(newest), 1)
 
 
-def test_an_interrupt_leaves_whole_transitions() -> None:
+@pytest.mark.parametrize("method", ["add", "extend"])
+def test_an_interrupt_leaves_whole_transitions(method: str) -> None:
     """Each row has the content of one transition, whether it was added or not, and the same call can be repeated."""
 
     def with_some_rows() -> CompressedReplayBuffer:
@@ -349,20 +352,57 @@ def test_an_interrupt_leaves_whole_transitions() -> None:
         buffer.extend(**steps(60))
         return buffer
 
+    given = steps(30, start=60)
+
+    def extend(buffer: CompressedReplayBuffer) -> None:
+        if method == "extend":
+            buffer.extend(**given)
+            return
+        for step in range(30):
+            add_step(buffer, given, step)
+
     buffer = with_some_rows()
-    found = bytecodes(lambda: buffer.extend(**steps(30, start=60)))
+    found = bytecodes(lambda: extend(buffer))
     assert len(found) > 300
     for at in evenly(found, 150):
         buffer = with_some_rows()
-        interrupt(lambda: buffer.extend(**steps(30, start=60)), at)  # noqa: B023  # it is called at once
+        interrupt(lambda: extend(buffer), at)  # noqa: B023  # it is called at once
         for row, number in enumerate(buffer.rewards[:, 0].tolist()):
             expected = steps(1, start=int(number))
             np.testing.assert_array_equal(buffer.observations[row], expected["obs"][0])
             np.testing.assert_array_equal(buffer.next_observations[row], expected["next_obs"][0])
             assert buffer.actions[row, 0, 0] == number % 9
             assert buffer.timeouts[row, 0] == (number % 14 == 13)
-        assert buffer.pos in (20, 0, 10)  # before, at the end of the ring, and after 30 steps
+        if method == "extend":
+            assert buffer.pos in (20, 0, 10)  # before, at the end of the ring, and after 30 steps
         buffer.extend(**steps(30, start=200))
+
+
+def test_an_interrupted_add_of_hindsight_replay_leaves_whole_episodes() -> None:
+    env = make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 20, "max_steps": 9})
+    space, action_space, n_envs, transitions = recorded("goal-bits")
+    ends = [number for number, each in enumerate(transitions) if each.done.any() and number >= 40]
+
+    def with_some_rows(n: int) -> CompressedHerReplayBuffer:
+        buffer = CompressedHerReplayBuffer(30 * n_envs, space, action_space, env, device="cpu", n_envs=n_envs)
+        for transition in transitions[:n]:
+            transition.add_to(buffer)
+        return buffer
+
+    end, n_added = transitions[ends[0]], ends[0]
+    after = with_some_rows(n_added + 1)
+    found = bytecodes(lambda: end.add_to(with_some_rows(n_added)))
+    writing = [at for at in found if at[0].co_name in ("_write_steps", "write", "_write_whole", "_write")]
+    assert len(writing) > 150
+    for at in evenly(writing, 80):
+        buffer = with_some_rows(n_added)
+        interrupt(lambda: end.add_to(buffer), at)  # noqa: B023  # it is called at once
+        if buffer.pos == n_added % 30:
+            end.add_to(buffer)
+        for name in ("pos", "ep_start", "ep_length", "_current_ep_start", "rewards", "dones", "actions"):
+            np.testing.assert_array_equal(getattr(buffer, name), getattr(after, name), err_msg=f"{name} {at}")
+        for key, array in after.observations.items():
+            np.testing.assert_array_equal(buffer.observations[key], array)
 
 
 def test_steps_before_an_error_of_a_codec_stay() -> None:

@@ -99,3 +99,14 @@ def test_unknown_storage_modes_list_the_known_ones(storage: str, mode: Any, tmp_
 def test_shorthands_that_are_part_of_the_storage_mode_are_accepted(options: Any, tmp_path: Path) -> None:
     filled(10, storage=tmp_path).close()
     assert filled(0, storage=tmp_path, storage_mode="repair", **options).pos == 10
+
+
+def test_a_buffer_without_next_observations_is_taken_over(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"handle_timeout_termination": False}
+    buffer, other = filled(5, **options), filled(9, seed=1, optimize_memory_usage=True, **options)
+    expected = np.array(other.observations)
+    buffer.take_over(other)
+    assert not hasattr(buffer, "next_observations")
+    buffer.save_checkpoint(tmp_path)
+    loaded = CompressedReplayBuffer.from_checkpoint(tmp_path, device="cpu")
+    np.testing.assert_array_equal(np.array(loaded.observations), expected)
