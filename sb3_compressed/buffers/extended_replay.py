@@ -118,20 +118,18 @@ class ExtendedReplay(StoredReplay):
         """
         before, bound = self._state_before_writing(), self._bound_sampler
         n_written = 0 if bound is None else bound.n_written + n_steps
-
-        def write() -> None:
+        try:
             self._write_steps(n_steps, *values)
             if bound is not None:
                 bound.n_written = n_written
-
-        try:
-            write()
         except Exception:  # such as that of a full disk: nothing was written
             raise
         except BaseException:  # Ctrl-C: rows must not mix old and new values
             with deferred_interrupts():
-                vars(self).update(before)
-                write()
+                self.__dict__.update(before)
+                self._write_steps(n_steps, *values)
+                if bound is not None:
+                    bound.n_written = n_written
             raise
 
     def _state_before_writing(self) -> dict[str, Any]:
