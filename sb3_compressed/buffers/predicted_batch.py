@@ -3,7 +3,8 @@
 SB3 draws a batch from NumPy's global random numbers. What is consumed of these between two batches follows a pattern,
 such as one number for each step of an environment. So the next batch can be predicted: after a batch, another thread
 continues a copy of the generator, skips what will be consumed, draws, and decodes. Then SB3 draws as always, and
-receives that batch if it has drawn the same, see :mod:`.batch_ahead`.
+receives that batch if it has drawn the same, see :mod:`.batch_ahead`. Where a training takes less time without it, no
+batch is decoded ahead, see :mod:`.alternation`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sb3_compressed.buffers.alternation import Alternation
 from sb3_compressed.buffers.batch_ahead import BatchAhead
 from sb3_compressed.buffers.observation_batch import ObservationBatch
 from sb3_compressed.common.random_words import STATE_IS_READABLE, MersenneTwister, State, global_state
@@ -57,6 +59,7 @@ class PredictedBatch(BatchAhead):
         self._n_batches = self._n_ready_before = 0  # since and until predictions were judged
         self._rest = SHORTEST_REST
         self._n_resting = 0
+        self._alternation = Alternation()
 
     @staticmethod
     def is_possible(num_threads: int) -> bool:
@@ -65,6 +68,11 @@ class PredictedBatch(BatchAhead):
         :param num_threads: number of threads that the buffer may use
         """
         return STATE_IS_READABLE and BatchAhead.is_possible(num_threads)
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether batches are decoded ahead at present: not where the training takes less time without it."""
+        return self._alternation.is_on
 
     def observe(self, position: int, n_rows: int) -> None:
         """Observe what has happened since the last batch, before another one is drawn.
@@ -85,6 +93,9 @@ class PredictedBatch(BatchAhead):
         self._state, self._position = None, position
         if self._n_resting:
             self._n_resting -= 1
+            return
+        self._alternation.begin_round()
+        if not self._alternation.is_on:
             return
         self._n_batches += 1
         if self._n_batches == N_JUDGED:

@@ -1,0 +1,67 @@
+"""``Alternation`` finds whether something makes a loop faster, although rounds vary and the loop changes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sb3_compressed.buffers import alternation
+from sb3_compressed.buffers.alternation import Alternation
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Alternation, int, float], list[bool]]:
+    """Return a function that runs rounds on a clock of its own, and returns in which of them it was on."""
+    now, rng = 0.0, np.random.default_rng(0)
+    monkeypatch.setattr(alternation, "perf_counter", lambda: now)
+
+    def rounds(tried: Alternation, n: int, ratio: float) -> list[bool]:
+        nonlocal now
+        were_on = []
+        for number in range(n):
+            tried.begin_round()
+            were_on.append(tried.is_on)
+            seconds = 0.01 * (1 + number / n) * rng.lognormal(0, 0.1) * (ratio if tried.is_on else 1)
+            now += seconds + (0.2 if number % 97 == 0 else 0)  # an environment is reset, or an evaluation
+        return were_on
+
+    return rounds
+
+
+Run = Callable[[Alternation, int, float], list[bool]]
+
+
+@pytest.mark.parametrize("ratio", [0.7, 0.96, 1.04, 1.5])
+def test_the_faster_way_is_kept(ratio: float, run: Run) -> None:
+    tried = Alternation()
+    were_on = run(tried, 20_000, ratio)
+    assert all(were_on[: Alternation.WARM_UP - 1]), "it is on at first"
+    assert were_on[3000:].count(ratio < 1) > 0.8 * len(were_on[3000:])
+
+
+def test_a_large_difference_is_found_soon(run: Run) -> None:
+    soon = Alternation.WARM_UP + 2 * Alternation.MIN_PAIRS * Alternation.N_ROUNDS
+    assert set(run(Alternation(), soon + 500, 1.5)[soon:]) == {False}
+
+
+def test_it_is_compared_again(run: Run) -> None:
+    tried = Alternation()
+    run(tried, 20_000, 1.5)
+    assert run(tried, 40_000, 0.6)[-10_000:].count(True) > 9_000
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_copies_begin_anew(copied: Callable[[Alternation], Alternation], run: Run) -> None:
+    tried = Alternation()
+    run(tried, Alternation.WARM_UP + 2 * Alternation.MIN_PAIRS * Alternation.N_ROUNDS + 100, 1.5)
+    assert not tried.is_on
+    assert copied(tried).is_on
+
+
+def test_both_ways_are_timed_equally_long(run: Run) -> None:
+    were_on = run(Alternation(), Alternation.WARM_UP + 8 * Alternation.N_ROUNDS, 1.0)[Alternation.WARM_UP - 1 : -1]
+    assert were_on.count(True) == were_on.count(False) == 4 * Alternation.N_ROUNDS
