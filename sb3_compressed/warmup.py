@@ -37,7 +37,9 @@ def warm_up(
 
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import CompressedReplayBuffer
-    >>> model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=0)
+    >>> model = DQN(
+    ...     "MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=0
+    ... )
     >>> warm_up(model.replay_buffer, model.get_env(), 1_000, progress_bar=False)
     >>> model.replay_buffer.size()
     1000

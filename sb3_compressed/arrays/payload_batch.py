@@ -145,7 +145,9 @@ class PayloadBatch:
         >>> import numpy as np
         >>> from sb3_compressed import get_codec
         >>> codec = get_codec("zstd3")
-        >>> batch = PayloadBatch([codec], Payloads.of(codec.encode(np.zeros((4, 84, 84), np.uint8))), n_frames=2)
+        >>> batch = PayloadBatch(
+        ...     [codec], Payloads.of(codec.encode(np.zeros((4, 84, 84), np.uint8))), n_frames=2
+        ... )
         >>> block = pack_sections(batch.sections())
         >>> other = PayloadBatch.from_sections(unpack_sections(block), {codec_digest(codec): codec})
         >>> other.n_items, list(other.payloads) == list(batch.payloads)

@@ -120,7 +120,9 @@ def compress_rollout_buffer(model: Model, **options: Any) -> Model:
     it again after ``load``.
 
     >>> from sb3_contrib import RecurrentPPO
-    >>> model = compress_rollout_buffer(RecurrentPPO("MlpLstmPolicy", "CartPole-v1"), compression_method="zstd-5")
+    >>> model = compress_rollout_buffer(
+    ...     RecurrentPPO("MlpLstmPolicy", "CartPole-v1"), compression_method="zstd-5"
+    ... )
 
     :param model: a model between two rollouts
     :param options: the arguments of :class:`~sb3_compressed.buffers.base.CompressedBuffer`

@@ -194,7 +194,9 @@ class ExtendedReplay(StoredReplay):
         >>> import numpy as np
         >>> from gymnasium import spaces
         >>> from sb3_compressed import CompressedReplayBuffer
-        >>> buffer = CompressedReplayBuffer(1000, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6))
+        >>> buffer = CompressedReplayBuffer(
+        ...     1000, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
+        ... )
         >>> frames = np.zeros((101, 1, 4, 84, 84), np.uint8)
         >>> nothing = np.zeros((100, 1))
         >>> buffer.extend(frames[:-1], frames[1:], nothing, nothing, nothing == 1, timeouts=nothing == 1)

@@ -103,7 +103,9 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
 
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import CompressedReplayBuffer, buffer_statistics
-    >>> model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=500)
+    >>> model = DQN(
+    ...     "MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=500
+    ... )
     >>> statistics = buffer_statistics(model.learn(500).replay_buffer)
     >>> statistics.transitions, round(statistics.shared_frames, 1)
     (500, 0.0)

@@ -65,10 +65,16 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import CompressedReplayBuffer, MixedReplayBuffer
     >>> folder = tempfile.mkdtemp()
-    >>> expert = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=500)
+    >>> expert = DQN(
+    ...     "MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=500
+    ... )
     >>> expert.learn(500).replay_buffer.save_checkpoint(folder)
     >>> model = DQN(
-    ...     "MlpPolicy", "CartPole-v1", batch_size=32, learning_starts=0, replay_buffer_class=MixedReplayBuffer,
+    ...     "MlpPolicy",
+    ...     "CartPole-v1",
+    ...     batch_size=32,
+    ...     learning_starts=0,
+    ...     replay_buffer_class=MixedReplayBuffer,
     ...     replay_buffer_kwargs=dict(demonstrations=folder, share=0.25),
     ... )
     >>> model.learn(100).replay_buffer.sample(32).sources.tolist().count(1)

@@ -63,7 +63,9 @@ class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
 
     >>> from stable_baselines3 import DQN
     >>> model = DQN(
-    ...     "MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedNStepReplayBuffer,
+    ...     "MlpPolicy",
+    ...     "CartPole-v1",
+    ...     replay_buffer_class=CompressedNStepReplayBuffer,
     ...     replay_buffer_kwargs=dict(n_steps=3, gamma=0.99),
     ... )
 

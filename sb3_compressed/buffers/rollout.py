@@ -14,7 +14,9 @@ class CompressedRolloutBuffer(CompressedMinibatches, RolloutBuffer):
     """SB3's ``RolloutBuffer``, compressed: for PPO, A2C, TRPO.
 
     >>> from stable_baselines3 import PPO
-    >>> model = PPO("MlpPolicy", "CartPole-v1", rollout_buffer_class=CompressedRolloutBuffer, device="cpu")
+    >>> model = PPO(
+    ...     "MlpPolicy", "CartPole-v1", rollout_buffer_class=CompressedRolloutBuffer, device="cpu"
+    ... )
 
     Arguments: those of ``RolloutBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """

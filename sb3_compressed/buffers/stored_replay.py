@@ -66,7 +66,9 @@ class StoredReplay(SampledReplay):
         >>> import numpy as np
         >>> from gymnasium import spaces
         >>> from sb3_compressed import CompressedReplayBuffer
-        >>> buffer = CompressedReplayBuffer(100, spaces.Box(0, 255, (2, 84, 84), np.uint8), spaces.Discrete(2))
+        >>> buffer = CompressedReplayBuffer(
+        ...     100, spaces.Box(0, 255, (2, 84, 84), np.uint8), spaces.Discrete(2)
+        ... )
         >>> frames = np.zeros((1, 2, 84, 84), np.uint8)
         >>> with buffer.joint_commit(50):
         ...     for step in range(50):

@@ -56,7 +56,9 @@ class BufferCheckpointCallback(BaseCallback):
 
         newest = latest_checkpoint("checkpoints")
         model = DQN.load(newest / "model", env=env)
-        model.replay_buffer = CompressedReplayBuffer.from_checkpoint(newest / "buffer", device=model.device)
+        model.replay_buffer = CompressedReplayBuffer.from_checkpoint(
+            newest / "buffer", device=model.device
+        )
         callback = BufferCheckpointCallback(50_000, "checkpoints", keep=2, resume=True)
         model.learn(1_000_000 - model.num_timesteps, callback=callback, reset_num_timesteps=False)
 

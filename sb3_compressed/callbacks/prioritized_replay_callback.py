@@ -24,7 +24,10 @@ class PrioritizedReplayCallback(BaseCallback):
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import CompressedReplayBuffer, PrioritizedReplayCallback
     >>> model = DQN(
-    ...     "MlpPolicy", "CartPole-v1", learning_starts=50, replay_buffer_class=CompressedReplayBuffer,
+    ...     "MlpPolicy",
+    ...     "CartPole-v1",
+    ...     learning_starts=50,
+    ...     replay_buffer_class=CompressedReplayBuffer,
     ...     replay_buffer_kwargs=dict(sampler="prioritized"),
     ... )
     >>> model = model.learn(100, callback=PrioritizedReplayCallback())

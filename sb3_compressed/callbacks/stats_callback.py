@@ -53,7 +53,9 @@ class BufferStatsCallback(BaseCallback):
 
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import BufferStatsCallback, CompressedReplayBuffer
-    >>> model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=50)
+    >>> model = DQN(
+    ...     "MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, learning_starts=50
+    ... )
     >>> model = model.learn(100, callback=BufferStatsCallback())
 
     :param log_freq: environment steps between two logs of a replay buffer; a rollout buffer is logged after every

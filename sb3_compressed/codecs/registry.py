@@ -59,8 +59,10 @@ def register_codec(codec: type[Codec], *, replace: bool = False) -> type[Codec]:
     ... @dataclass(frozen=True)
     ... class Backwards(BytesCodec):
     ...     name = "backwards"
+    ...
     ...     def compress_frame(self, frame):
     ...         return frame[::-1].tobytes()
+    ...
     ...     def decompress_frame(self, payload, nbytes):
     ...         return payload[::-1]
     >>> get_codec("backwards")

@@ -51,7 +51,9 @@ def export_d3rlpy(
     >>> from gymnasium import spaces
     >>> from sb3_compressed import CompressedReplayBuffer
     >>> from sb3_compressed.datasets import export_d3rlpy, import_d3rlpy
-    >>> buffer = CompressedReplayBuffer(100, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6))
+    >>> buffer = CompressedReplayBuffer(
+    ...     100, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
+    ... )
     >>> frames = np.zeros((15, 84, 84), np.uint8)
     >>> for step in range(10):
     ...     stacks = frames[None, step : step + 4], frames[None, step + 1 : step + 5]

@@ -61,7 +61,9 @@ def import_dopamine(
     >>> from gymnasium import spaces
     >>> from sb3_compressed import CompressedReplayBuffer
     >>> from sb3_compressed.datasets import export_dopamine, import_dopamine
-    >>> buffer = CompressedReplayBuffer(100, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6))
+    >>> buffer = CompressedReplayBuffer(
+    ...     100, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
+    ... )
     >>> frames = np.zeros((15, 84, 84), np.uint8)
     >>> for step in range(10):
     ...     stacks = frames[None, step : step + 4], frames[None, step + 1 : step + 5]

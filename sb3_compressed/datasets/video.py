@@ -57,7 +57,9 @@ def write_video(
     >>> from gymnasium import spaces
     >>> from sb3_compressed import CompressedReplayBuffer
     >>> from sb3_compressed.datasets import trajectories, write_video
-    >>> buffer = CompressedReplayBuffer(100, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2))
+    >>> buffer = CompressedReplayBuffer(
+    ...     100, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
+    ... )
     >>> frames = np.zeros((1, 4, 84, 84), np.uint8)
     >>> for step in range(5):
     ...     buffer.add(frames, frames, np.array([1]), np.array([0.5]), np.array([step == 4]), [{}])

@@ -48,7 +48,9 @@ class Collectors(BaseCallback):
     >>> from sb3_compressed.distributed import Collectors, DistributedReplayBuffer
     >>> def make_env():
     ...     return gym.make("CartPole-v1")
-    >>> model = DQN("MlpPolicy", make_env(), replay_buffer_class=DistributedReplayBuffer)  # doctest: +SKIP
+    >>> model = DQN(
+    ...     "MlpPolicy", make_env(), replay_buffer_class=DistributedReplayBuffer
+    ... )  # doctest: +SKIP
     >>> model.learn(10_000, callback=Collectors(make_env, n_collectors=4))  # doctest: +SKIP
 
     Before each call of ``train``, the learner waits for ``gradient_steps * batch_size / samples_per_insert``

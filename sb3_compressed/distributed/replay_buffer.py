@@ -90,7 +90,9 @@ class DistributedReplayBuffer(ReplayBuffer):
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed.distributed import DistributedReplayBuffer
     >>> model = DQN(
-    ...     "MlpPolicy", "CartPole-v1", replay_buffer_class=DistributedReplayBuffer,
+    ...     "MlpPolicy",
+    ...     "CartPole-v1",
+    ...     replay_buffer_class=DistributedReplayBuffer,
     ...     replay_buffer_kwargs=dict(n_shards=2),
     ... )  # doctest: +SKIP
 

@@ -259,7 +259,9 @@ class DummyRecordBuffer(FramelessRecordBuffer):
     >>> from gymnasium import spaces
     >>> from sb3_compressed.recording import DummyRecordBuffer, RecordBuffer
     >>> is_enabled = False
-    >>> recording = (RecordBuffer if is_enabled else DummyRecordBuffer)(spaces.Discrete(16), spaces.Discrete(4))
+    >>> recording = (RecordBuffer if is_enabled else DummyRecordBuffer)(
+    ...     spaces.Discrete(16), spaces.Discrete(4)
+    ... )
     >>> recording.record([0], [1], [4], [0.0], [False], [{}])
     >>> len(recording)
     0

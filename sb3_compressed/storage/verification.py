@@ -39,7 +39,9 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
     >>> from gymnasium import spaces
     >>> from sb3_compressed import CompressedReplayBuffer, save_checkpoint
     >>> from sb3_compressed.storage import verify
-    >>> buffer = CompressedReplayBuffer(10, spaces.Box(0, 255, (84, 84, 1), np.uint8), spaces.Discrete(2))
+    >>> buffer = CompressedReplayBuffer(
+    ...     10, spaces.Box(0, 255, (84, 84, 1), np.uint8), spaces.Discrete(2)
+    ... )
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_checkpoint(buffer, folder)
     ...     verify(folder)

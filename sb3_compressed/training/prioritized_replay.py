@@ -38,7 +38,10 @@ class PrioritizedReplay:
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import CompressedReplayBuffer
     >>> model = DQN(
-    ...     "MlpPolicy", "CartPole-v1", learning_starts=50, replay_buffer_class=CompressedReplayBuffer,
+    ...     "MlpPolicy",
+    ...     "CartPole-v1",
+    ...     learning_starts=50,
+    ...     replay_buffer_class=CompressedReplayBuffer,
     ...     replay_buffer_kwargs=dict(sampler="prioritized"),
     ... )
     >>> with prioritize(model):
@@ -71,7 +74,10 @@ def prioritize(model: OffPolicyAlgorithm, *, td_error: TDError | None = None) ->
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import CompressedReplayBuffer
     >>> model = DQN(
-    ...     "MlpPolicy", "CartPole-v1", learning_starts=50, replay_buffer_class=CompressedReplayBuffer,
+    ...     "MlpPolicy",
+    ...     "CartPole-v1",
+    ...     learning_starts=50,
+    ...     replay_buffer_class=CompressedReplayBuffer,
     ...     replay_buffer_kwargs=dict(sampler="prioritized"),
     ... )
     >>> handle = prioritize(model)
