@@ -54,8 +54,11 @@ class Alternation:
             self._end_stretch()
 
     def _end_stretch(self) -> None:
+        if self._is_comparing and len(self._rounds) < self.N_ROUNDS:
+            return  # another thread that samples has ended it
         if self._is_comparing:
-            self._stretches.append(sum(sorted(self._rounds)[: -self.N_LONGEST]))
+            # Not zero, which a clock that stands still would give.
+            self._stretches.append(max(sum(sorted(self._rounds)[: -self.N_LONGEST]), 1e-9))
             if len(self._stretches) % 2 == 0:
                 ratio = math.log(self._stretches[-1] / self._stretches[-2])
                 self._ratios.append(ratio if self.is_on else -ratio)

@@ -86,8 +86,8 @@ class ExtendedReplay(StoredReplay):
         with self._lock:
             storage = self._storage
             self._loop_timing.add(self.n_envs)
-            if storage is not None:
-                storage.require_writable("added")
+            if storage is not None:  # before anything is written
+                storage.wait_to_write("added")
             if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read them otherwise
                 validate_infos(infos, self.n_envs)
             kinds = kinds_of_step(obs, next_obs, action, reward, done)
@@ -126,8 +126,9 @@ class ExtendedReplay(StoredReplay):
             raise
         except BaseException:  # Ctrl-C: rows must not mix old and new values
             with deferred_interrupts():
-                self.__dict__.update(before)
+                self.__dict__.update(before, _is_writing_again=True)
                 self._write_steps(n_steps, *values)
+                self._is_writing_again = False
                 if bound is not None:
                     bound.n_written = n_written
             raise

@@ -169,6 +169,8 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         for env in np.flatnonzero(self.ep_length[row] > 0).tolist():
             # Where the episode wraps around, this is past it, so that all lengths are cleared, as in SB3.
             end = self.ep_start[row, env] + self.ep_length[row, env]
+            if self._is_writing_again and end > row + n_rows:  # it is the episode that ends with this row
+                end -= n_rows
             self.ep_length[np.arange(row, end) % n_rows, env] = 0
         self.ep_start[row] = self._current_ep_start
         if self.copy_info_dict:

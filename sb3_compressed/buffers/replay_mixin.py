@@ -144,7 +144,7 @@ class CompressedReplay(Prefetching, ExtendedReplay):
                 return self._output(super().sample(batch_size, env=env))
             predicted_batch.observe(self.pos, self.buffer_size)
             samples = self._output(super().sample(batch_size, env=env))
-            # Where a training is faster without another thread, its codec is chosen as with one, which takes longer.
+            # Where batches are not decoded ahead since that is slower, the codec is chosen as if they were.
             is_ready = predicted_batch.was_ready or not predicted_batch.is_faster
             self._loop_timing.sample(batch_size, is_ready=is_ready)
         # Weakly, so that a buffer that is deleted is freed at once.

@@ -61,7 +61,8 @@ class StoredReplay(SampledReplay):
         """Commit what the block adds to the folder at once, which takes less time than after each ``add``.
 
         If the process is killed within the block, the folder contains nothing of it. For buffers in memory, those with
-        hindsight replay, and blocks of as many steps as the buffer has rows or more, this does nothing.
+        hindsight replay, blocks within another block, and those of as many steps as the buffer has rows or more, this
+        does nothing. Other threads that add or flush wait for the end of the block.
 
         >>> import numpy as np
         >>> from gymnasium import spaces
@@ -79,7 +80,7 @@ class StoredReplay(SampledReplay):
         :raises OSError: if the steps cannot be written; the buffer is then as it was before the block
         """
         storage = self._storage
-        if storage is None or n_steps >= self.buffer_size:
+        if storage is None or n_steps >= self.buffer_size or storage.is_in_joint_commit:
             return nullcontext()
         storage.require_writable("added")
         return storage.joint_commit(self, n_steps, self._lock)

@@ -13,7 +13,7 @@ __all__ = ["deferred_interrupts"]
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """Handle Ctrl-C after the block, for libraries that an exception at any line would leave in pieces.
+    """Handle Ctrl-C after the block, for code that an exception must not leave halfway.
 
     Python runs handlers of signals in the main thread only, so the block is as usual in other threads.
     """

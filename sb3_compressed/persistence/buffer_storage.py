@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence import buffer_state
@@ -59,6 +60,7 @@ class StateBefore(NamedTuple):
     :param n_uncommitted: the number of changes that were not committed
     :param n_new_rows: the number of rows that were added since the last flush
     :param n_written: the number of rows that the sampler knows, ``None`` without one
+    :param n_failed: how often slots could not be written
     """
 
     rows: list[tuple[NDArray[Any], int, NDArray[Any]]]
@@ -67,6 +69,7 @@ class StateBefore(NamedTuple):
     n_uncommitted: int
     n_new_rows: int
     n_written: int | None = None
+    n_failed: int = 0
 
 
 class BufferStorage:
@@ -207,7 +210,6 @@ class BufferStorage:
         if self.is_in_joint_commit:
             self.count_joint_rows(1)
             return
-        self._wait_for_joint_rows()
         self._take_direct_writes(buffer)
         changes = self._ring_changes(buffer, buffer.pos, 1)
         if (episodes := buffer.episodes) is not None:
@@ -221,10 +223,14 @@ class BufferStorage:
         """Whether a block of :meth:`joint_commit` is running in this thread."""
         return self._n_joint_rows is not None and self._joint_thread == threading.get_ident()
 
-    def _wait_for_joint_rows(self) -> None:
-        """Release the lock of the buffer until no block of another thread is running."""
-        while self._n_joint_rows is not None:
+    def wait_to_write(self, participle: str) -> None:
+        """Release the lock of the buffer until no block of another thread is running; then raise if it is closed.
+
+        :param participle: as for :meth:`require_writable`
+        """
+        while self._n_joint_rows is not None and not self.is_in_joint_commit:
             self._joint_end.wait()
+        self.require_writable(participle)
 
     def count_joint_rows(self, n_rows: int) -> None:
         """Count rows that are about to be added in a block of :meth:`joint_commit`.
@@ -260,7 +266,7 @@ class BufferStorage:
 
     def begin_joint_rows(self, buffer: ReplayRing, n_rows: int, lock: threading.RLock) -> StateBefore:
         """Begin a block of :class:`JointCommit`, after that of another thread; return the state before it."""
-        self._wait_for_joint_rows()
+        self.wait_to_write("added")
         self._take_direct_writes(buffer)
         before = self._state_before(buffer, self._ring_changes(buffer, buffer.pos, n_rows))
         self._joint_thread, self._joint_end = threading.get_ident(), threading.Condition(lock)
@@ -276,20 +282,15 @@ class BufferStorage:
         if not self.is_in_joint_commit:
             return
         n_added = (buffer.pos - before.pos) % buffer.buffer_size
-        changes = self._ring_changes(buffer, before.pos, n_added)
         self._before = before
-        self._uncommitted += changes
+        self._uncommitted += self._ring_changes(buffer, before.pos, n_added)
         self._n_new_rows += n_added
+        self._joint_end.notify_all()  # first: after Ctrl-C, this is repeated only while the block has not ended
         self._n_joint_rows = None
-        self._joint_end.notify_all()
-        try:
-            if error is None:
-                self.commit_row(buffer)
-            elif issubclass(error, OSError):
-                self._undo_failed_commit(buffer)
-        finally:
-            if buffer.pos == before.pos:  # undone: a flush within the block may have written its rows
-                self._uncommitted += changes
+        if error is None:
+            self.commit_row(buffer)
+        elif issubclass(error, OSError) and self.store.slots.writer.n_failed > before.n_failed:
+            self._undo_failed_commit(buffer)
 
     def _state_before(self, buffer: ReplayRing, changes: list[Change]) -> StateBefore:
         """Return the present state, with copies of the rows that are changed next."""
@@ -301,17 +302,19 @@ class BufferStorage:
         ]
         bound = buffer.bound_sampler
         n_written = None if bound is None else bound.n_written
-        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows, n_written)
+        n_failed = self.store.slots.writer.n_failed
+        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows, n_written, n_failed)
 
     def _undo_failed_commit(self, buffer: ReplayRing) -> None:
         """Restore the state before the last ``add``, which could not be committed."""
         before = self._before
-        for array, first, content in before.rows:
-            array[first : first + len(content)] = content
-        buffer.pos, buffer.full, self._n_new_rows = before.pos, before.full, before.n_new_rows
-        if before.n_written is not None and buffer.bound_sampler is not None:
-            buffer.bound_sampler.n_written = before.n_written
-        del self._uncommitted[before.n_uncommitted :]
+        with deferred_interrupts():
+            for array, first, content in before.rows:
+                array[first : first + len(content)] = content
+            buffer.pos, buffer.full, self._n_new_rows = before.pos, before.full, before.n_new_rows
+            if before.n_written is not None and buffer.bound_sampler is not None:
+                buffer.bound_sampler.undo_to(before.n_written)
+            del self._uncommitted[before.n_uncommitted :]
 
     def commit_row(self, buffer: ReplayRing) -> None:
         """Commit everything that is not committed yet.
@@ -352,9 +355,12 @@ class BufferStorage:
     def flush(self, buffer: ReplayRing) -> None:
         """Write everything to the disk, including direct writes to arrays.
 
-        :raises StorageError: if the folder is closed or open for reading only
+        :raises StorageError: if the folder is closed or open for reading only, or within a block of
+            :meth:`joint_commit`, whose rows may be undone
         """
-        self.require_writable("flushed")
+        self.wait_to_write("flushed")
+        if self.is_in_joint_commit:
+            raise StorageError("a block of joint_commit cannot be flushed; flush after it")
         self._take_replaced_arrays(buffer)
         checksums = checksums_of(without_sampler(self.store.arrays))
         direct_writes = changed_chunks(self.store.arrays, self._checksums, checksums)
@@ -414,8 +420,8 @@ class BufferStorage:
 class JointCommit:
     """A block whose rows are committed together; rows before an exception, with the next commit.
 
-    An ``OSError``, such as that of a full disk, undoes its rows. It is no generator, since Ctrl-C between that and the
-    block would leave it open, and what is added later without a commit.
+    If rows cannot be written, as on a full disk, all of the block are undone. It is no generator, since Ctrl-C between
+    that and the block would leave it open, and what is added later without a commit.
 
     :param storage: the folder
     :param buffer: the buffer

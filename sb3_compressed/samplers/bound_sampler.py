@@ -181,6 +181,11 @@ class BoundSampler:
 
     # -- restoring -------------------------------------------------------------------------------------------
 
+    def undo_to(self, n_written: int) -> None:
+        """Forget the newest rows, which were undone, unless a batch was drawn since: then the sampler begins anew."""
+        if self._n_synced <= n_written:
+            self.n_written = n_written
+
     def load(self, state: dict[str, Any], n_written: int, n_new: int, n_kept: int | None = None) -> None:
         """Restore a saved state; :meth:`catch_up` must be called before anything else, after the buffer's content.
 

@@ -77,6 +77,7 @@ class SlotWriter:
     are cached: a frame that is repeated later is written again, which costs bytes and nothing else.
 
     :param log: the log to write to
+    :ivar n_failed: how often slots could not be written, as on a full disk
     """
 
     #: Rows of which slots and payloads are cached: a stack refers to frames that are at most as old as it is long.
@@ -84,6 +85,7 @@ class SlotWriter:
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        self.n_failed = 0
         self._segment = -1
         # By the id of a slot, or the inverted id of a payload: its offset, that of the codec that wrote it, and the
         # object itself, so that no other one gets the id.
@@ -103,8 +105,9 @@ class SlotWriter:
                     if type(part) is not bytes and id(codec := part.item()) not in self._codecs:  # a handle of it
                         self.place_of_codec(codec)
             written = self._written(slots, segment)
-        except BaseException:
+        except BaseException as error:
             self._clear()  # what may not be written
+            self.n_failed += isinstance(error, OSError)
             raise
         base = self._segment << 32
         return np.array([base | offset if offset else 0 for offset in written], dtype=REFERENCE)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -65,3 +67,33 @@ def test_copies_begin_anew(copied: Callable[[Alternation], Alternation], run: Ru
 def test_both_ways_are_timed_equally_long(run: Run) -> None:
     were_on = run(Alternation(), Alternation.WARM_UP + 8 * Alternation.N_ROUNDS, 1.0)[Alternation.WARM_UP - 1 : -1]
     assert were_on.count(True) == were_on.count(False) == 4 * Alternation.N_ROUNDS
+
+
+def test_a_clock_that_stands_still_decides_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alternation, "perf_counter", lambda: 1.0)
+    tried = Alternation()
+    for _ in range(10_000):
+        tried.begin_round()
+
+
+def test_threads_may_share_it() -> None:
+    tried, errors = Alternation(), []
+
+    def loop() -> None:
+        try:
+            for _ in range(30_000):
+                tried.begin_round()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=loop) for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []

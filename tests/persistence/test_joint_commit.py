@@ -118,22 +118,54 @@ def test_a_failed_commit_leaves_the_sampler_as_it_was(
     np.testing.assert_array_equal(buffer.sampler.state_dict()["priorities"], before)
 
 
-def test_rows_that_were_flushed_in_a_failed_block_are_not_in_the_folder(stream: Stream, tmp_path: Path) -> None:
+def test_an_error_of_other_code_undoes_nothing(stream: Stream, tmp_path: Path) -> None:
     buffer = filled(stream, 60, 50, storage=tmp_path / "buffer")
 
     def fail() -> None:
         with buffer.joint_commit(30):
             add(buffer, stream, 60, 80)
-            buffer.flush()
-            raise OSError("no space left on device")
+            raise BrokenPipeError("an environment in another process has ended")
 
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(BrokenPipeError):
         fail()
-    stream[3][60].add_to(buffer)
+    stream[3][80].add_to(buffer)
     shutil.copytree(tmp_path / "buffer", tmp_path / "killed")
-    expected = filled(stream, 61, 50)
-    assert_same_content(buffer, expected)
-    assert_same_content(load_checkpoint(tmp_path / "killed", device="cpu"), expected)
+    assert_same_content(load_checkpoint(tmp_path / "killed", device="cpu"), filled(stream, 81, 50))
+
+
+def test_a_block_within_a_block_belongs_to_it_and_is_not_flushed(stream: Stream, tmp_path: Path) -> None:
+    buffer = filled(stream, 60, 50, storage=tmp_path / "buffer")
+    with buffer.joint_commit(30):
+        add(buffer, stream, 60, 70)
+        with buffer.joint_commit(10):
+            add(buffer, stream, 70, 80)
+        with pytest.raises(StorageError, match="flush"):
+            buffer.flush()
+        shutil.copytree(tmp_path / "buffer", tmp_path / "killed")
+    assert_same_content(load_checkpoint(tmp_path / "killed", device="cpu"), filled(stream, 60, 50))
+    assert_same_content(load_checkpoint(tmp_path / "buffer", device="cpu"), filled(stream, 80, 50))
+
+
+def test_a_sampler_that_drew_in_an_undone_block_begins_anew(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = filled(stream, 20, 50, storage=tmp_path / "buffer", sampler="prioritized")
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    def fail() -> None:
+        with buffer.joint_commit(30):
+            add(buffer, stream, 20, 40)
+            buffer.sample(64)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArrayStore, "commit", full)
+        with pytest.raises(OSError, match="no space left"):
+            fail()
+    batch = buffer.sample(1000)
+    assert {*(batch.indices // buffer.n_envs % 50).tolist()} == {*range(20)}
+    assert buffer.update_priorities(batch.indices, np.ones(1000)) == 0
 
 
 def test_threads_that_add_wait_for_the_end_of_a_block(stream: Stream, tmp_path: Path) -> None:
