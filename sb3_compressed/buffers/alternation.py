@@ -1,14 +1,14 @@
 """``Alternation``: whether something makes a loop faster, found by doing it in every other stretch of the loop.
 
-What another thread costs that shares cores, caches and Python's lock with a loop cannot be computed. On two virtual
-cores, decoding the next batch ahead took 1 to 4% of the time of usual trainings, and 18% with a tiny network, although
-``sample`` took half as long. So the loop itself is timed.
+What another thread costs that shares cores, caches and Python's lock with a loop cannot be computed: a training may
+take longer although ``sample`` takes less time. So the loop itself is timed.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+import threading
 from time import perf_counter
 
 __all__ = ["Alternation"]
@@ -32,6 +32,7 @@ class Alternation:
 
     def __init__(self) -> None:
         self.is_on = True
+        self._lock = threading.Lock()
         self._n_left = self.WARM_UP
         self._rest = self.SHORTEST_REST
         self._is_comparing = False
@@ -45,6 +46,14 @@ class Alternation:
 
     def begin_round(self) -> None:
         """Begin a round; the time from here to the next call is that of the round."""
+        # Without waiting, also for a thread that a forked process does not have: that round does not count.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._count_round()
+            finally:
+                self._lock.release()
+
+    def _count_round(self) -> None:
         if self._is_comparing:
             now = perf_counter()
             self._rounds.append(now - self._last)
@@ -54,8 +63,6 @@ class Alternation:
             self._end_stretch()
 
     def _end_stretch(self) -> None:
-        if self._is_comparing and len(self._rounds) < self.N_ROUNDS:
-            return  # another thread that samples has ended it
         if self._is_comparing:
             # Not zero, which a clock that stands still would give.
             self._stretches.append(max(sum(sorted(self._rounds)[: -self.N_LONGEST]), 1e-9))

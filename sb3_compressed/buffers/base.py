@@ -356,8 +356,6 @@ class CompressedBuffer(BaseBuffer):
     #: Types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation; steps with the same
     #: ones are not validated again.
     _validated_kinds: tuple[Any, ...] | None = None
-    #: Whether steps are written again that Ctrl-C interrupted.
-    _is_writing_again: bool = False
 
     def _validate_step(
         self, kinds: tuple[Any, ...] | None, observations: tuple[Any, ...], others: tuple[Any, ...]

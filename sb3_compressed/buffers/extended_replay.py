@@ -54,6 +54,8 @@ class ExtendedReplay(StoredReplay):
 
     handle_timeout_termination: bool
     copy_info_dict: bool = False  # only SB3's hindsight buffer sets it
+    #: Whether steps are written again that Ctrl-C interrupted.
+    _is_writing_again: bool = False
 
     @property
     def _may_encode_later(self) -> bool:
@@ -127,8 +129,10 @@ class ExtendedReplay(StoredReplay):
         except BaseException:  # Ctrl-C: rows must not mix old and new values
             with deferred_interrupts():
                 self.__dict__.update(before, _is_writing_again=True)
-                self._write_steps(n_steps, *values)
-                self._is_writing_again = False
+                try:
+                    self._write_steps(n_steps, *values)
+                finally:
+                    self._is_writing_again = False
                 if bound is not None:
                     bound.n_written = n_written
             raise

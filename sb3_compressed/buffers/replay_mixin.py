@@ -23,9 +23,7 @@ from sb3_compressed.buffers.observation_batch import ObservationBatch, Transitio
 from sb3_compressed.buffers.predicted_batch import PredictedBatch
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.timing import MethodTimer
-from sb3_compressed.buffers.validation import (
-    validate_integer,
-)
+from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.common.warning import warn_user

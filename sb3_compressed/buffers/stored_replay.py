@@ -13,7 +13,7 @@ from sb3_compressed.buffers.sampled_replay import SampledReplay
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_repair import RepairReport
-from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageMode
+from sb3_compressed.persistence.buffer_storage import BufferStorage, JointCommit, StorageMode
 from sb3_compressed.persistence.checkpoint import CheckpointHistory
 from sb3_compressed.storage.array_store import ArrayStore
 
@@ -82,8 +82,7 @@ class StoredReplay(SampledReplay):
         storage = self._storage
         if storage is None or n_steps >= self.buffer_size or storage.is_in_joint_commit:
             return nullcontext()
-        storage.require_writable("added")
-        return storage.joint_commit(self, n_steps, self._lock)
+        return JointCommit(storage, self, n_steps, self._lock)
 
     def flush(self) -> None:
         """Write everything to the disk, including direct writes to arrays, so that it survives a power cut.

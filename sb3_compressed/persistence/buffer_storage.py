@@ -35,7 +35,7 @@ from sb3_compressed.storage.lock import FolderLock
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "StorageLocation", "StorageMode"]
+__all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "JointCommit", "StorageLocation", "StorageMode"]
 
 StorageLocation = str | PathLike[str]
 """Where slots are stored: ``"memory"``, or a folder."""
@@ -93,7 +93,7 @@ class BufferStorage:
         self.is_follower = not store.log.is_writable
         #: Rows that were changed and are not committed.
         self._uncommitted: list[Change] = []
-        #: How many more rows :meth:`joint_commit` commits, ``None`` outside of it.
+        #: How many more rows :class:`JointCommit` commits, ``None`` outside of it.
         self._n_joint_rows: int | None = None
         #: The thread that adds them, and what other threads that add wait for.
         self._joint_thread, self._joint_end = 0, threading.Condition()
@@ -220,7 +220,7 @@ class BufferStorage:
 
     @property
     def is_in_joint_commit(self) -> bool:
-        """Whether a block of :meth:`joint_commit` is running in this thread."""
+        """Whether a block of :class:`JointCommit` is running in this thread."""
         return self._n_joint_rows is not None and self._joint_thread == threading.get_ident()
 
     def wait_to_write(self, participle: str) -> None:
@@ -233,7 +233,7 @@ class BufferStorage:
         self.require_writable(participle)
 
     def count_joint_rows(self, n_rows: int) -> None:
-        """Count rows that are about to be added in a block of :meth:`joint_commit`.
+        """Count rows that are about to be added in a block of :class:`JointCommit`.
 
         :raises StorageError: if these are more than it announced
         """
@@ -255,14 +255,6 @@ class BufferStorage:
             names = [name for name in self._row_names if buffer_state.is_observation(name)]
             changes += [(name, following, following + 1) for name in names]
         return changes
-
-    def joint_commit(self, buffer: ReplayRing, n_rows: int, lock: threading.RLock) -> JointCommit:
-        """Return a block whose rows are committed together.
-
-        :param n_rows: the most rows that are added, fewer than in the buffer; not for hindsight replay
-        :param lock: the lock of the buffer
-        """
-        return JointCommit(self, buffer, n_rows, lock)
 
     def begin_joint_rows(self, buffer: ReplayRing, n_rows: int, lock: threading.RLock) -> StateBefore:
         """Begin a block of :class:`JointCommit`, after that of another thread; return the state before it."""
@@ -356,7 +348,7 @@ class BufferStorage:
         """Write everything to the disk, including direct writes to arrays.
 
         :raises StorageError: if the folder is closed or open for reading only, or within a block of
-            :meth:`joint_commit`, whose rows may be undone
+            :class:`JointCommit`, whose rows may be undone
         """
         self.wait_to_write("flushed")
         if self.is_in_joint_commit:
@@ -425,7 +417,7 @@ class JointCommit:
 
     :param storage: the folder
     :param buffer: the buffer
-    :param n_rows: the most rows that are added
+    :param n_rows: the most rows that are added, fewer than in the buffer; not for hindsight replay
     :param lock: the lock of the buffer, which is released during the block: other threads may sample and save. If they
         add, they wait for the end of the block
     """

@@ -29,6 +29,10 @@ def assert_same_content(ours: Any, theirs: Any) -> None:
             np.testing.assert_array_equal(np.asarray(getattr(ours, name)), np.asarray(getattr(theirs, name)))
 
 
+def full(*_: Any) -> None:
+    raise OSError("no space left on device")
+
+
 def add(buffer: Any, stream: Stream, first: int, last: int) -> None:
     for transition in stream[3][first:last]:
         transition.add_to(buffer)
@@ -83,9 +87,6 @@ def test_failed_commit_leaves_the_buffer_as_it_was_before_the_block(
 ) -> None:
     buffer = filled(stream, 60, 50, storage=tmp_path / "buffer")
 
-    def full(*_: Any) -> None:
-        raise OSError("no space left on device")
-
     with monkeypatch.context() as patch:
         patch.setattr(ArrayStore, "commit", full)
         with pytest.raises(OSError, match="no space left"), buffer.joint_commit(45):
@@ -106,9 +107,6 @@ def test_a_failed_commit_leaves_the_sampler_as_it_was(
     buffer.sample(4)
     buffer.update_priorities(indices, 1.0 + indices)
     before = buffer.sampler.state_dict()["priorities"].copy()
-
-    def full(*_: Any) -> None:
-        raise OSError("no space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(ArrayStore, "commit", full)
@@ -150,9 +148,6 @@ def test_a_sampler_that_drew_in_an_undone_block_begins_anew(
     stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = filled(stream, 20, 50, storage=tmp_path / "buffer", sampler="prioritized")
-
-    def full(*_: Any) -> None:
-        raise OSError("no space left on device")
 
     def fail() -> None:
         with buffer.joint_commit(30):
