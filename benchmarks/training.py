@@ -9,8 +9,8 @@
 Runs are paired: in each round, all buffers are trained with the same seed, each in a process of its own. Processes run
 in turn, one of ``--segments`` segments of the training at a time, while the others are stopped; so they share what
 another program on the machine takes from them, and must fit into memory together. Ratios are of all segments, and
-weights must be bit-identical. The first ``--warm-up`` steps are not measured, since kernels are compiled and codecs are
-trained in them. Settings are in ``settings.py``, and what is measured in ``training_loops.py``.
+weights must be bit-identical. The first ``--warm-up`` steps are not measured. Settings are in ``settings.py``, and what
+is measured in ``training_loops.py``.
 
 Scenes are the sources of ``sources.py``. With ``recorded:`` before its name, the environment replays frames of the
 scene that were recorded before, and the network is tiny: a training that is as fast as one on a GPU, in which the
@@ -58,10 +58,14 @@ SCENES = ["MsPacman", "Tutankham", "Crafter-v0", "ProcgenJumper-v0", "CarRacing-
 SCENES += ["Doom84-v0", "Doom120x160-v0"]
 SCENES += [f"{RECORDED}{scene}" for scene in ("MsPacman", "Crafter-v0", "Doom84-v0")]
 QUICK, SMOKE = ["Crafter-v0", "recorded:Doom84-v0"], ["recorded:Noise84-v0"]
-#: Measured steps of all environments, and those before.
-STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 500, "PPO": 2_048}
-OTHER_STEPS, OTHER_WARM_UP = 8_000, 2_000
-SEGMENTS = 64
+#: Measured steps of all environments, and those before, in which kernels are compiled, codecs are chosen, and batches
+#: are decoded ahead or not for comparison.
+STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 2_000, "PPO": 4_096}
+OTHER_STEPS, OTHER_WARM_UP = 8_000, 6_000
+#: Of recorded scenes, which take a tenth of the time.
+RECORDED_STEPS, RECORDED_WARM_UP = 24_000, 12_000
+#: Few turns, since the caches are cold after each; many, since they share what other programs take.
+SEGMENTS = 24
 CALLS = """## Calls inside a training
 
 Medians of single calls, and the time that all of them took together as a share of the training. `decoded ahead` is the
@@ -83,6 +87,20 @@ class Case:
         environments = f"{self.n_envs} environment{'s' if self.n_envs > 1 else ''}"
         threads = {None: "all threads", 1: "1 thread"}.get(self.n_threads, f"{self.n_threads} threads")
         return f"{self.algorithm}, {self.scene}, {environments}, torch on {threads}"
+
+    @property
+    def warm_up(self) -> int:
+        """Steps before those that are measured, unless a flag sets them."""
+        return WARM_UP.get(self.algorithm, RECORDED_WARM_UP if self._is_recorded else OTHER_WARM_UP)
+
+    @property
+    def steps(self) -> int:
+        """Steps that are measured, unless a flag sets them."""
+        return STEPS.get(self.algorithm, RECORDED_STEPS if self._is_recorded else OTHER_STEPS)
+
+    @property
+    def _is_recorded(self) -> bool:
+        return self.scene.startswith(RECORDED)
 
     def names(self, buffers: Iterable[str]) -> list[str]:
         """Return the buffers that can be used, the baseline first."""
@@ -108,8 +126,8 @@ def jobs_of_rounds(
             for case in cases
             for of_case in [
                 {
-                    "warm_up": warm_up or WARM_UP.get(case.algorithm, OTHER_WARM_UP),
-                    "steps": steps or STEPS.get(case.algorithm, OTHER_STEPS),
+                    "warm_up": warm_up or case.warm_up,
+                    "steps": steps or case.steps,
                     "buffer_size": size,
                     "n_segments": n_segments,
                 }
@@ -300,8 +318,8 @@ def main() -> None:
     flags.add_argument("--scenes", nargs="+", default=SCENES, help=f"(default: {' '.join(SCENES)})")
     flags.add_argument("--envs", type=int, nargs="+", help="numbers of environments (default: 1; of PPO: 8)")
     flags.add_argument("--torch-threads", nargs="+", default=["1"], choices=["1", "all"], help="(default: 1)")
-    flags.add_argument("--steps", type=int, help=f"measured steps (default: {OTHER_STEPS}; {STEPS})")
-    flags.add_argument("--warm-up", type=int, help=f"steps before (default: {OTHER_WARM_UP}; {WARM_UP})")
+    flags.add_argument("--steps", type=int, help="measured steps (default: depends on the training)")
+    flags.add_argument("--warm-up", type=int, help="steps before (likewise)")
     flags.add_argument("--segments", type=int, default=SEGMENTS, help="turns of each buffer (default: %(default)s)")
     flags.add_argument("--buffer-size", type=int, help="of replay buffers (default: all transitions of the training)")
     flags.add_argument("--quick", action="store_true", help=f"one pair of few steps on {' and '.join(QUICK)}")

@@ -167,7 +167,7 @@ def make_model(
     :param name: name of the buffer
     :param is_fast: whether it has a tiny network
     :param rollout_size: transitions of a rollout
-    :param warm_up: an off-policy algorithm learns from the middle of the warm-up on
+    :param warm_up: steps before those that are measured
     """
     settings = dict(SETTINGS[algorithm])
     cls, arguments = sb3_class(name, "rollout" if is_on_policy(algorithm) else "replay", env.observation_space)
@@ -180,7 +180,7 @@ def make_model(
         n_updates = settings.get("gradient_steps", 1) * train_freq * env.num_envs / settings["train_freq"]
         settings |= {
             "buffer_size": buffer_size,
-            "learning_starts": warm_up // 2,
+            "learning_starts": min(settings["learning_starts"], warm_up // 2),
             "train_freq": train_freq,
             "gradient_steps": max(round(n_updates), 1),
             "optimize_memory_usage": arguments.pop("optimize_memory_usage", False),

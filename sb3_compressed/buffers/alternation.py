@@ -21,6 +21,7 @@ class Alternation:
     single long rounds matter, such as those in which environments are reset.
 
     :ivar is_on: whether to do it in this round
+    :ivar ratios: logarithms of the time with it to the time without it, of each pair of the last comparison
     """
 
     #: Rounds before the first comparison, and between two of them, at first and at most.
@@ -32,6 +33,7 @@ class Alternation:
 
     def __init__(self) -> None:
         self.is_on = True
+        self.ratios: list[float] = []
         self._lock = threading.Lock()
         self._n_left = self.WARM_UP
         self._rest = self.SHORTEST_REST
@@ -39,7 +41,6 @@ class Alternation:
         self._last = 0.0
         self._rounds: list[float] = []  # seconds of each round of the stretch
         self._stretches: list[float] = []  # seconds of each stretch of the comparison
-        self._ratios: list[float] = []  # of each pair, with it to without it, as logarithms
 
     def __reduce__(self) -> tuple[type[Alternation], tuple[()]]:
         return type(self), ()  # copies and pickles begin anew
@@ -68,21 +69,21 @@ class Alternation:
             self._stretches.append(max(sum(sorted(self._rounds)[: -self.N_LONGEST]), 1e-9))
             if len(self._stretches) % 2 == 0:
                 ratio = math.log(self._stretches[-1] / self._stretches[-2])
-                self._ratios.append(ratio if self.is_on else -ratio)
+                self.ratios.append(ratio if self.is_on else -ratio)
                 if self._is_decided():
-                    self.is_on = statistics.fmean(self._ratios) <= 0
+                    self.is_on = statistics.fmean(self.ratios) <= 0
                     self._is_comparing, self._n_left = False, self._rest
                     self._rest = min(2 * self._rest, self.LONGEST_REST)
                     return
         else:
             self._is_comparing = True
-            self._stretches, self._ratios = [], []
+            self._stretches, self.ratios = [], []
         self.is_on = len(self._stretches) % 4 in (0, 3)  # with, without, without, with
         self._rounds, self._n_left, self._last = [], self.N_ROUNDS, perf_counter()
 
     def _is_decided(self) -> bool:
-        n = len(self._ratios)
+        n = len(self.ratios)
         if n < self.MIN_PAIRS:
             return False
-        error = statistics.stdev(self._ratios) / math.sqrt(n)
-        return n >= self.MAX_PAIRS or abs(statistics.fmean(self._ratios)) > self.MIN_ERRORS * error
+        error = statistics.stdev(self.ratios) / math.sqrt(n)
+        return n >= self.MAX_PAIRS or abs(statistics.fmean(self.ratios)) > self.MIN_ERRORS * error

@@ -46,7 +46,10 @@ class Between(NamedTuple):
 
 
 class PredictedBatch(BatchAhead):
-    """The batch that is decoded ahead, and what predicts it."""
+    """The batch that is decoded ahead, and what predicts it.
+
+    :ivar alternation: whether batches are decoded ahead at present: not where the training takes less time without it
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +62,7 @@ class PredictedBatch(BatchAhead):
         self._n_batches = self._n_ready_before = 0  # since and until predictions were judged
         self._rest = SHORTEST_REST
         self._n_resting = 0
-        self._alternation = Alternation()
+        self.alternation = Alternation()
 
     @staticmethod
     def is_possible(num_threads: int) -> bool:
@@ -68,11 +71,6 @@ class PredictedBatch(BatchAhead):
         :param num_threads: number of threads that the buffer may use
         """
         return STATE_IS_READABLE and BatchAhead.is_possible(num_threads)
-
-    @property
-    def is_faster(self) -> bool:
-        """Whether batches are decoded ahead at present: not where the training takes less time without it."""
-        return self._alternation.is_on
 
     def observe(self, position: int, n_rows: int) -> None:
         """Observe what has happened since the last batch, before another one is drawn.
@@ -94,8 +92,8 @@ class PredictedBatch(BatchAhead):
         if self._n_resting:
             self._n_resting -= 1
             return
-        self._alternation.begin_round()
-        if not self._alternation.is_on:
+        self.alternation.begin_round()
+        if not self.alternation.is_on:
             return
         self._n_batches += 1
         if self._n_batches == N_JUDGED:

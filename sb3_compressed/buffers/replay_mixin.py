@@ -143,7 +143,7 @@ class CompressedReplay(Prefetching, ExtendedReplay):
             predicted_batch.observe(self.pos, self.buffer_size)
             samples = self._output(super().sample(batch_size, env=env))
             # Where batches are not decoded ahead since that is slower, the codec is chosen as if they were.
-            is_ready = predicted_batch.was_ready or not predicted_batch.is_faster
+            is_ready = predicted_batch.was_ready or not predicted_batch.alternation.is_on
             self._loop_timing.sample(batch_size, is_ready=is_ready)
         # Weakly, so that a buffer that is deleted is freed at once.
         predicted = WeakMethod(self._predicted)
