@@ -61,7 +61,7 @@ QUICK, SMOKE = ["Crafter-v0", "recorded:Doom84-v0"], ["recorded:Noise84-v0"]
 #: Measured steps of all environments, and those before, in which kernels are compiled, codecs are chosen, and batches
 #: are decoded ahead or not for comparison.
 STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 2_000, "PPO": 4_096}
-OTHER_STEPS, OTHER_WARM_UP = 8_000, 6_000
+OTHER_STEPS, OTHER_WARM_UP = 4_000, 4_000
 #: Of recorded scenes, which take a tenth of the time.
 RECORDED_STEPS, RECORDED_WARM_UP = 24_000, 12_000
 #: Few turns, since the caches are cold after each; many, since they share what other programs take.
