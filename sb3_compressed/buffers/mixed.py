@@ -17,6 +17,7 @@ from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.utils import get_device
 
 from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.buffers.mixed_checkpoint import MixedManifest, begin_checkpoint, part_folder
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
@@ -29,7 +30,7 @@ from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
-from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.errors import BufferNotReady, StorageError
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.td_errors import validated_td_errors
@@ -88,9 +89,9 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     field ``sources``: the buffer of each row, an array ``(batch_size,)`` of int64. If a buffer has priorities, they
     also have ``weights``, which are 1 for rows of the others, and ``indices`` for :meth:`update_priorities`.
 
-    The attributes and methods of a replay buffer, such as ``size()``, ``pos``, ``rewards`` and ``save_checkpoint``, are
-    those of the online buffer; :attr:`online` has all others. Pickles, and so ``save_replay_buffer``, contain buffers
-    in memory; those in folders are opened again, where their priorities continue.
+    The attributes and methods of a replay buffer, such as ``size()``, ``pos`` and ``rewards``, are those of the online
+    buffer; :attr:`online` has all others. Checkpoints, and pickles of ``save_replay_buffer``, contain the weights and
+    all buffers except those that are read in place, which are opened again.
 
     :param buffer_size: number of transitions of the online buffer
     :param observation_space: observation space of all buffers
@@ -256,8 +257,6 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     flush = _of_online("flush")
     refresh = _of_online("refresh")
     joint_commit = _of_online("joint_commit")
-    save_checkpoint = _of_online("save_checkpoint")
-    copy_checkpoint = _of_online("copy_checkpoint")
     take_over = _of_online("take_over")
 
     # -- SB3's interface -------------------------------------------------------------------------------------
@@ -409,6 +408,100 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         """How many updates were skipped since their transitions were overwritten."""
         return sum(getattr(buffer, "n_skipped_updates", 0) for buffer in self.buffers)
 
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, folder: Folder, *, overwrite: bool = False) -> None:
+        """Save the weights and all buffers to a folder: all of it the first time, then what changed since.
+
+        Buffers are saved one after the other, each atomically: after a crash, the last complete save of each is still
+        there. Of those that are read in place, only the paths are saved; their priorities begin anew.
+
+        :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
+        :param overwrite: whether to replace another mixed buffer in the folder
+        :raises StorageError: if a buffer is not one of this package, or the folder contains another buffer or other
+            files
+        :raises OSError: if it cannot be written
+        """
+        parts = self.saved_parts()
+        path = user_path(folder).absolute()
+        begin_checkpoint(path)
+        for number, part in parts.items():
+            part.save_checkpoint(part_folder(path, number), overwrite=overwrite)
+        self._manifest().write(path)
+
+    def copy_checkpoint(self, folder: Folder) -> None:
+        """Copy the last save or flush of each buffer to a new folder, as hard links to the same files where possible.
+
+        :raises StorageError: if one was not saved yet, or the folder is not empty
+        :raises OSError: if it cannot be written
+        """
+        path = user_path(folder).absolute()
+        begin_checkpoint(path)
+        for number, part in self.saved_parts().items():
+            part.copy_checkpoint(part_folder(path, number))
+        self._manifest().write(path)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        folder: Folder,
+        *,
+        buffer_class: type[Any] | None = None,
+        buffer_size: int | None = None,
+        prefetch: int | None = None,
+        **kwargs: Any,
+    ) -> MixedReplayBuffer:
+        """Load the buffers in a folder.
+
+        :param buffer_class: class of the buffers if it is not from this package
+        :param buffer_size: number of transitions of the online buffer, ``None`` for that of the saved one
+        :param prefetch: how many batches to prepare in another thread, ``None`` for that of the saved buffer
+        :param kwargs: other arguments of the buffers that override the stored ones, such as ``device``; also ``repair``
+        :raises StorageError: if the folder contains no complete checkpoint of a mixed buffer, or a buffer that is read
+            in place is missing
+        :raises CorruptStorage: if a file is damaged
+        """
+        from sb3_compressed.buffers.loading import load_checkpoint  # imports this module
+
+        path = user_path(folder).absolute()
+        manifest = MixedManifest.read(path)
+        load = load_checkpoint if buffer_class is None else buffer_class.from_checkpoint
+        sources: list[_Source] = []
+        options: dict[str, Any] = {}
+        for number, in_place in enumerate(manifest.folders):
+            if in_place is not None:
+                sources.append(_Source.open(Path(in_place), sources[0].buffer, options))
+                continue
+            size = {} if number else {"buffer_size": buffer_size}
+            buffer = load(part_folder(path, number), **size, **kwargs)
+            sources.append(_Source(buffer))
+            if not number and buffer.sampler is not None:
+                options = {"sampler": copy.deepcopy(buffer._bound_sampler.configured)}
+        mixed = cls.__new__(cls)
+        mixed._mix(sources, manifest.weights, manifest.prefetch if prefetch is None else prefetch)
+        return mixed
+
+    def saved_parts(self) -> dict[int, Any]:
+        """Return the buffers that checkpoints contain, by their numbers: all except those that are read in place.
+
+        :raises StorageError: if one is not of this package
+        """
+        parts = {number: self.buffers[number] for number, path in enumerate(self._paths()) if path is None}
+        for number, part in parts.items():
+            if not hasattr(part, "copy_checkpoint"):
+                raise StorageError(
+                    f"only compressed replay buffers can be saved to a folder, and buffer {number} is a "
+                    f"{type(part).__name__}"
+                )
+        return parts
+
+    def _paths(self) -> list[str | None]:
+        """Return the folders of buffers that are read in place, ``None`` for others."""
+        return [None, *(source.path and str(source.path) for source in self._sources[1:])]
+
+    def _manifest(self) -> MixedManifest:
+        return MixedManifest(self._weights.tolist(), self._paths(), self.prefetch)
+
     def close(self) -> None:
         """Discard prefetched batches, and flush and close the folders of all buffers."""
         self.discard_prefetched()
@@ -445,6 +538,12 @@ class _Source:
         self.buffer = buffer
         self.folder = folder
         self.options = options or {}
+
+    @property
+    def path(self) -> Path | None:
+        """The folder of a buffer that is read in place, ``None`` of any other."""
+        storage = getattr(self.buffer, "_storage", None)
+        return storage.folder if storage is not None and storage.is_follower else None
 
     @classmethod
     def open(cls, folder: Path, online: ReplayBuffer, options: dict[str, Any]) -> _Source:

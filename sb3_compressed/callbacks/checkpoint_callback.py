@@ -15,6 +15,7 @@ from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
+from sb3_compressed.buffers.mixed import MixedReplayBuffer
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.callbacks.checkpoint_folder import (
@@ -119,7 +120,7 @@ class BufferCheckpointCallback(BaseCallback):
 
     def _init_callback(self) -> None:
         self._check_has_no_parent()
-        self._buffer()  # raises before training
+        _named_parts(self._buffer())  # raises before training
         self._acquire()
         try:
             self._check_model()
@@ -188,10 +189,11 @@ class BufferCheckpointCallback(BaseCallback):
         for file in unfinished.iterdir():
             flush_path(file)
         buffer = self._buffer()
-        if buffer.is_in_memory:
-            buffer.save_checkpoint(self.path / NEWEST, overwrite=True)
-        else:
-            buffer.flush()
+        for name, part in _named_parts(buffer).items():
+            if part.is_in_memory:
+                part.save_checkpoint(self.path / name, overwrite=True)
+            else:
+                part.flush()
         buffer.copy_checkpoint(unfinished / "buffer")
         flush_path(unfinished)
         own = {each.folder for each in before if self.overwrite or each.run == self._run}
@@ -305,8 +307,7 @@ class BufferCheckpointCallback(BaseCallback):
         runs = [each.run for each in checkpoints]
         run = self._run if stored is None and self._run in runs else stored  # run.json may be lost
         if run is None or run != self._run:  # not an earlier training with this callback
-            newest = self.path / NEWEST
-            existing = [*(each.folder for each in checkpoints), *damaged, *([newest] if newest.exists() else [])]
+            existing = [*(each.folder for each in checkpoints), *damaged, *self.path.glob(f"{NEWEST}*")]
             if existing and not (self.resume or self.overwrite):
                 raise StorageError(
                     f"{self.path} contains {existing[0].name} of another run: pass resume=True to continue that run "
@@ -331,17 +332,26 @@ class BufferCheckpointCallback(BaseCallback):
         finally:
             model.replay_buffer_kwargs = options
 
-    def _buffer(self) -> CompressedReplay:
+    def _buffer(self) -> CompressedReplay | MixedReplayBuffer:
         buffer: Any = getattr(self.model, "replay_buffer", None)
-        buffer = getattr(buffer, "online", buffer)  # of a mixed one, only this changes
-        if not hasattr(buffer, "copy_checkpoint"):  # compressed buffers and distributed ones
+        if not hasattr(buffer, "copy_checkpoint"):  # compressed buffers, mixed and distributed ones
             raise StorageError(
                 f"{type(self).__name__} needs a compressed replay buffer, but this model "
                 f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass a class of sb3_compressed "
                 "to the model as replay_buffer_class"
             )
-        compressed: CompressedReplay = buffer
+        compressed: CompressedReplay | MixedReplayBuffer = buffer
         return compressed
+
+
+def _named_parts(buffer: CompressedReplay | MixedReplayBuffer) -> dict[str, Any]:
+    """Return the buffers that are saved, by the name of the folder of their latest state.
+
+    :raises StorageError: if one of a mixed buffer is not of this package
+    """
+    if not isinstance(buffer, MixedReplayBuffer):
+        return {NEWEST: buffer}
+    return {f"{NEWEST}-{number}": part for number, part in buffer.saved_parts().items()}
 
 
 def _rename_other(folder: Path, own: Collection[Path]) -> None:

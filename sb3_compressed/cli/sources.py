@@ -83,16 +83,19 @@ def find_source(path: Path) -> BufferSource:
         return BufferSource(path)
     if has_log(path / "buffer"):
         return BufferSource(path / "buffer", checkpoint=path)
-    _require_no_rings(path)
+    _require_one_buffer(path)
     return _find_latest(path)
 
 
-def _require_no_rings(path: Path) -> None:
-    """Raise if a folder or checkpoint contains a distributed buffer, whose rings are buffers of their own."""
-    patterns = ("ring-*", "*/ring-*", "buffer/*/ring-*")
-    rings = sorted(ring for pattern in patterns for ring in path.glob(pattern) if has_log(ring))
-    if rings:
-        raise StorageError(f"{path} contains a distributed buffer; pass the folder of a ring, such as {rings[0]}")
+def _require_one_buffer(path: Path) -> None:
+    """Raise if a folder or checkpoint contains a distributed or a mixed buffer, which consist of several buffers."""
+    for kind, part, patterns in (
+        ("distributed", "ring", ("ring-*", "*/ring-*", "buffer/*/ring-*")),
+        ("mixed", "part", ("part-*", "buffer/part-*")),
+    ):
+        folders = sorted(folder for pattern in patterns for folder in path.glob(pattern) if has_log(folder))
+        if folders:
+            raise StorageError(f"{path} contains a {kind} buffer; pass the folder of a {part}, such as {folders[0]}")
 
 
 def _find_file(path: Path) -> BufferSource:
@@ -110,7 +113,7 @@ def _find_file(path: Path) -> BufferSource:
 def _find_latest(path: Path) -> BufferSource:
     latest = latest_checkpoint(path, missing_ok=True)
     if latest is not None:
-        _require_no_rings(latest)
+        _require_one_buffer(latest)
         n_checkpoints = len([*path.glob("step_*/model.zip")])
         note(f"{path}: using the latest checkpoint, {latest.name}" + (f", of {n_checkpoints}" * (n_checkpoints > 1)))
         return BufferSource(latest / "buffer", checkpoint=latest)

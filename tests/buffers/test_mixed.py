@@ -21,16 +21,12 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed import (
-    BufferCheckpointCallback,
     BufferNotReady,
-    BufferStatsCallback,
     CompressedDictReplayBuffer,
     CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
     MixedReplayBuffer,
     StorageError,
-    buffer_statistics,
-    latest_checkpoint,
     prioritize,
     save_checkpoint,
 )
@@ -402,24 +398,6 @@ def test_pickle_of_missing_demonstrations_names_their_folder(demonstrations: str
     Path(demonstrations).rename(tmp_path / "moved")
     with pytest.raises(StorageError, match="demonstrations"):
         pickle.loads(pickled)
-
-
-def test_training_is_resumed_from_a_checkpoint_of_the_online_buffer(demonstrations: str, tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoints"
-    callbacks = [BufferCheckpointCallback(50, folder), BufferStatsCallback(30)]
-    model = new_model(demonstrations)
-    model.learn(100, callback=callbacks)
-    assert model.logger.name_to_value == {}
-    newest = latest_checkpoint(folder)
-    assert newest is not None
-    resumed = DQN.load(newest / "model", env=model.get_env())
-    buffer: Any = resumed.replay_buffer
-    buffer.online = CompressedReplayBuffer.from_checkpoint(newest / "buffer", device=resumed.device)
-    assert buffer.size() == 100
-    assert set(buffer.sample(32).sources.tolist()) == {0, 1}
-    callback = BufferCheckpointCallback(50, folder, resume=True)
-    resumed.learn(50, callback=callback, reset_num_timesteps=False)
-    assert buffer_statistics(buffer).transitions == 150
 
 
 def test_online_buffer_may_be_in_a_folder(demonstrations: str, tmp_path: Path) -> None:
