@@ -68,10 +68,13 @@ bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measur
 	$(BENCH)/replay.py --sources DoomDepth84-v0 DoomLabels-v0 Audio-v0 MiniGridOneHot-v0 --size 40000 --buffers auto auto/small zstd3 none --rounds 1 --out $(RESULTS)/sensors.json
 	$(BENCH)/rollout.py --buffers auto auto@1 zstd3 none extra:zstd-3 extra:rle-jit --out $(RESULTS)/rollout.json
 	$(BENCH)/scale.py --rounds 1 --out $(RESULTS)/scale.json
-	$(BENCH)/training.py --scenes MsPacman Crafter-v0 Doom84-v0 --rounds 3 --out $(RESULTS)/training.json
+	$(BENCH)/training.py --algorithms DQN --scenes MsPacman MiniGridRGB-v0 Crafter-v0 Doom84-v0 recorded:Doom84-v0 --out $(RESULTS)/training.json
+	$(BENCH)/training.py --algorithms SAC --scenes Humanoid-v5 --steps 8000 --out $(RESULTS)/training.json --update
+	$(BENCH)/training.py --algorithms PPO --scenes MsPacman Crafter-v0 --rounds 1 --out $(RESULTS)/training.json --update
 	$(BENCH)/training.py --scenes $(RECORDED) --envs 1 8 --torch-threads all --out $(RESULTS)/training.json --update
 	$(BENCH)/training.py --algorithms QRDQN PrioritizedDQN --scenes $(RECORDED) --out $(RESULTS)/training.json --update
-	$(BENCH)/training.py --algorithms SAC --scenes CarRacing-v3 --rounds 3 --out $(RESULTS)/training.json --update
+	$(BENCH)/training.py --algorithms SAC --scenes CarRacing-v3 --out $(RESULTS)/training.json --update
+	$(BENCH)/decoding_ahead.py --out $(RESULTS)/decoding_ahead.json
 	$(BENCH)/published.py --out $(RESULTS)/published.json
 	$(BENCH)/persistence.py --buffers checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
 	$(BENCH)/opening.py --out $(RESULTS)/opening.json
@@ -127,7 +130,8 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	$(call install,demo)
 	@touch $@
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# With the file that contains the version, which the metadata of the installed package must match.
+$(VENV)/.installed: pyproject.toml constraints.txt sb3_compressed/__init__.py
 	$(call install,dev)
 	@touch $(VENV)/.demo $@
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import blind_cliffwalk
+import decoding_ahead
 import distributed_buffer
 import dqn_replay
 import formats
@@ -59,6 +60,7 @@ UNITS = {
         "Times of this machine.",
     ),
     "blind_cliffwalk": "Numbers of updates.",
+    "decoding_ahead": "Ratios of one training to itself.",
     "collector_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
     "prioritized_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
 }
@@ -67,6 +69,7 @@ TITLES = {
     "blind_cliffwalk": "Prioritized replay on the Blind Cliffwalk",
     "codecs": "Codecs and other packages",
     "collector_learning": "Learning with collectors",
+    "decoding_ahead": "Decoding the next batch ahead",
     "distributed": "Distributed buffers",
     "dqn_replay": "The DQN Replay data set",
     "formats": "Formats of data sets",
@@ -79,6 +82,7 @@ TITLES = {
     "rollout": "Rollout buffers",
     "samplers": "Samplers",
     "scale": "Size of the buffer",
+    "sensors": "Depth, masks, sound and one-hot grids",
     "sequence_sampling": "Sequences",
     "storage_times": "Single calls, in memory and in a folder",
     "stores": "Single frames: stores of other packages",
@@ -120,6 +124,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [scale.table(results)]
     if benchmark == "training":
         return training.sections(results)
+    if benchmark == "decoding_ahead":
+        return decoding_ahead.sections(results)
     if benchmark == "persistence":
         return [persistence.table(results)]
     if benchmark == "dqn_replay":
@@ -158,7 +164,7 @@ def _wrong(results: Results) -> list[str]:
 
 def trainings_part(written: dict[str, Any]) -> str:
     """Return the table of the README: memory and time of whole trainings."""
-    results: Results = written["results"]
+    results: Results = training.in_readme(written["results"])
     counts = {len(training.times(of_label, "auto")[0]) for of_label in results.values()} - {0}
     segments = " to ".join(map(str, sorted({min(counts, default=0), max(counts, default=0)})))
     before = (

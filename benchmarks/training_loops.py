@@ -16,6 +16,7 @@ from session import serve
 from settings import SETTINGS
 from sources import Source, record
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv
 from turns import pause
 
@@ -194,7 +195,8 @@ def make_model(
     settings["batch_size"] = min(settings["batch_size"], rollout_size)
     if algorithm == "PrioritizedDQN":
         arguments["sampler"] = "prioritized"
-    model = _class_of(algorithm)("CnnPolicy", env, seed=seed, device="cpu", **settings)
+    policy = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
+    model = _class_of(algorithm)(policy, env, seed=seed, device="cpu", **settings)
     if algorithm == "PrioritizedDQN":
         prioritize(model)
     return model

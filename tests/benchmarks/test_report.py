@@ -73,7 +73,10 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
         for name, of_rounds in {"SB3": [100.0, 100.0, 100.0], "auto": [97.0, 98.0, 120.0]}.items()
     }
     uncompressed = {"none": runs["SB3"], "auto": {"runs": [], "error": "ended with -9"}}
-    trained = {"DQN, Pong, 1 environment": runs, "PrioritizedDQN, Pong, 1 environment": uncompressed}
+    trained = {
+        "DQN, MsPacman, 1 environment, torch on 1 thread": runs,
+        "PrioritizedDQN, Pong, 1 environment": uncompressed,
+    }
     (folder / "training.json").write_text(written("training", trained))
     options = {"results": folder, "pages": pages, "readme": readme, "performance": performance}
     write_report(monkeypatch, **options)
@@ -86,7 +89,7 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     assert "![memory and sampling time of each buffer and codec](docs/codecs.svg)" in texts[1]
     one_line = texts[0].replace("\n", " ")
     assert "in 3 segments each" in one_line
-    assert "| DQN, Pong |  | 4.0% |  |  | 1.05x |  | yes |" in one_line
+    assert "| DQN, MsPacman |  | 4.0% |  |  | 1.05x |  | yes |" in one_line
     assert "a processor" in (pages / "replay.md").read_text()
     training_page = (pages / "training.md").read_text()
     assert "version 0.3.0 at 1a2b3c4; " in training_page
