@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sb3_compressed.buffers.mixed_checkpoint import is_mixed
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import CorruptStorage, StorageError
@@ -51,6 +52,8 @@ def open_to_load(
     if repair and follow:
         raise StorageError("a folder cannot be followed and repaired at once; repair it with resume=True, repair=True")
     path = user_path(folder)
+    if is_mixed(path):
+        raise StorageError(f"{path} contains a mixed buffer: load it with load_checkpoint")
     return open_damaged(path, writable=False, rows=rows) if repair else ArrayStore.open(path, rows=rows)
 
 

@@ -11,7 +11,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.buffers.mixed import MixedReplayBuffer
-from sb3_compressed.buffers.mixed_checkpoint import is_mixed, part_folder
+from sb3_compressed.buffers.mixed_checkpoint import is_mixed
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
@@ -28,10 +28,10 @@ def save_checkpoint(buffer: ReplayBuffer, folder: str | PathLike[str], *, overwr
 
     :param buffer: a compressed replay buffer, a mixed one, or a distributed one, whose own ``load_checkpoint`` loads it
     :raises StorageError: if the buffer is of another kind, or the folder contains another buffer or other files
-    :raises OSError: if it cannot be written; the folder is as it was
+    :raises OSError: if it cannot be written; the folder is as it was, of a mixed buffer each part of it
     """
     saved: Any = buffer
-    if not hasattr(saved, "copy_checkpoint"):  # compressed buffers, mixed and distributed ones
+    if not hasattr(saved, "save_checkpoint"):  # compressed buffers, mixed and distributed ones
         raise StorageError(f"only compressed replay buffers can be saved to a folder, got a {type(saved).__name__}")
     saved.save_checkpoint(folder, overwrite=overwrite)
 
@@ -51,11 +51,11 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
     1000
 
     The arguments are those of :meth:`~sb3_compressed.buffers.replay_mixin.CompressedReplay.from_checkpoint`, which also
-    loads buffers of your own classes.
+    loads buffers of your own classes, and for mixed buffers those of :meth:`.MixedReplayBuffer.from_checkpoint`.
 
     :param follow: whether to read the folder in place, while another process may write to it; not of mixed buffers
     :param repair: whether to exclude damaged transitions instead of raising, with a warning;
-        ``buffer.repair_report`` lists them. The folder does not change
+        ``buffer.repair_report`` lists them, of a mixed buffer that of each part. The folder does not change
     :param kwargs: arguments of the constructor that override the stored ones, such as ``buffer_size``, ``device`` or
         ``env``
     :return: a buffer of the class that was saved
@@ -66,14 +66,8 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
         more than 512 MiB, or items of a space of more than 32 MiB, and more than 100 times its size on the disk. Pass
         ``buffer_size`` or the space if that is correct, since the buffer is new
     """
-    path = user_path(folder)
-    if is_mixed(path):
-        if follow:
-            raise StorageError(
-                f"{path} contains a mixed buffer, which cannot be followed; follow {part_folder(path, 0)}, its online "
-                "buffer"
-            )
-        return MixedReplayBuffer.from_checkpoint(path, repair=repair, **kwargs)
+    if is_mixed(user_path(folder)):
+        return MixedReplayBuffer.from_checkpoint(folder, follow=follow, repair=repair, **kwargs)
     store = open_to_load(folder, kwargs, repair=repair, follow=follow)
     return buffer_from_store(_stored_class(store), store, kwargs, follow=follow)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from os import PathLike
@@ -17,7 +19,8 @@ from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.utils import get_device
 
 from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.buffers.mixed_checkpoint import MixedManifest, begin_checkpoint, part_folder
+from sb3_compressed.buffers import replay
+from sb3_compressed.buffers.mixed_checkpoint import MixedManifest, begin_checkpoint, is_mixed, part_folder
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
@@ -30,8 +33,9 @@ from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
-from sb3_compressed.errors import BufferNotReady, StorageError
+from sb3_compressed.errors import BufferNotReady, CorruptStorage, StorageError
 from sb3_compressed.samplers.bound_sampler import BoundSampler
+from sb3_compressed.samplers.config import sampler_to_config
 from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.td_errors import validated_td_errors
 
@@ -90,8 +94,8 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     also have ``weights``, which are 1 for rows of the others, and ``indices`` for :meth:`update_priorities`.
 
     The attributes and methods of a replay buffer, such as ``size()``, ``pos`` and ``rewards``, are those of the online
-    buffer; :attr:`online` has all others. Checkpoints, and pickles of ``save_replay_buffer``, contain the weights and
-    all buffers except those that are read in place, which are opened again.
+    buffer; :attr:`online` has all others. Checkpoints and pickles, and so ``save_replay_buffer``, contain the weights
+    and all buffers but demonstrations that are read in place. Pickles contain the paths of these and their priorities.
 
     :param buffer_size: number of transitions of the online buffer
     :param observation_space: observation space of all buffers
@@ -173,6 +177,7 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         self._prefetcher = Prefetcher(prefetch) if prefetch else None
         self._batch_pool = BatchPool(2 + prefetch)
         self.device = buffers[0].device
+        self._id = secrets.token_hex(8)  # recognizes the folders that it was saved to
 
     # -- buffers ---------------------------------------------------------------------------------------------
 
@@ -413,94 +418,95 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     def save_checkpoint(self, folder: Folder, *, overwrite: bool = False) -> None:
         """Save the weights and all buffers to a folder: all of it the first time, then what changed since.
 
-        Buffers are saved one after the other, each atomically: after a crash, the last complete save of each is still
-        there. Of those that are read in place, only the paths are saved; their priorities begin anew.
+        Buffers are saved one after the other, each atomically. Demonstrations that are read in place are not copied.
 
         :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
-        :param overwrite: whether to replace another mixed buffer in the folder
-        :raises StorageError: if a buffer is not one of this package, or the folder contains another buffer or other
-            files
-        :raises OSError: if it cannot be written
+        :param overwrite: whether to replace another mixed buffer in the folder; there is no complete checkpoint until
+            that has succeeded
+        :raises StorageError: if a buffer cannot be saved, see :meth:`saved_buffers`, or the folder contains another
+            buffer or other files
+        :raises OSError: if it cannot be written; later saves can complete it
         """
-        parts = self.saved_parts()
+        buffers = self.saved_buffers()
         path = user_path(folder).absolute()
-        begin_checkpoint(path)
-        for number, part in parts.items():
-            part.save_checkpoint(part_folder(path, number), overwrite=overwrite)
-        self._manifest().write(path)
+        for source in self._sources:
+            if source.folder is not None and path.resolve() in (
+                source.folder.resolve(),
+                *source.folder.resolve().parents,
+            ):
+                raise StorageError(f"{path} contains {source.folder}, which is read in place; save to another folder")
+        replaces = is_mixed(path)
+        begin_checkpoint(path, self._id, overwrite=overwrite)
+        for number, buffer in buffers.items():
+            buffer.save_checkpoint(part_folder(path, number), overwrite=overwrite and replaces)
+        self.write_manifest(path)
 
-    def copy_checkpoint(self, folder: Folder) -> None:
-        """Copy the last save or flush of each buffer to a new folder, as hard links to the same files where possible.
+    def write_manifest(self, folder: Path) -> None:
+        """Complete a checkpoint whose ``part-<number>`` are those of :meth:`saved_buffers`."""
+        saved = self.saved_buffers()
+        classes = [type(saved[number]).__name__ if number in saved else None for number in range(len(self._sources))]
+        MixedManifest(self._id, self._weights.tolist(), classes, self.prefetch).write(folder)
 
-        :raises StorageError: if one was not saved yet, or the folder is not empty
-        :raises OSError: if it cannot be written
+    def saved_buffers(self) -> dict[int, CompressedReplay]:
+        """Return the buffers that checkpoints contain, by number: all but demonstrations that are read in place.
+
+        :raises StorageError: if one could not be loaded: one of SB3's or your own class, a distributed one, one that
+            follows a folder, or one besides the online buffer that has a sampler of your own class
         """
-        path = user_path(folder).absolute()
-        begin_checkpoint(path)
-        for number, part in self.saved_parts().items():
-            part.copy_checkpoint(part_folder(path, number))
-        self._manifest().write(path)
+        sources = enumerate(self._sources)
+        found: dict[int, Any] = {number: source.buffer for number, source in sources if source.folder is None}
+        for number, buffer in found.items():
+            reason = _reason_not_to_save(buffer, is_online=number == 0)
+            if reason:
+                raise StorageError(f"a mixed buffer cannot be saved if buffer {number} {reason}")
+        return found
 
     @classmethod
     def from_checkpoint(
         cls,
         folder: Folder,
         *,
-        buffer_class: type[Any] | None = None,
+        demonstrations: Folder | Sequence[Folder] = (),
         buffer_size: int | None = None,
+        sampler: Any = None,
         prefetch: int | None = None,
         **kwargs: Any,
     ) -> MixedReplayBuffer:
         """Load the buffers in a folder.
 
-        :param buffer_class: class of the buffers if it is not from this package
+        :param demonstrations: folders of the demonstrations that were read in place; their priorities begin anew
         :param buffer_size: number of transitions of the online buffer, ``None`` for that of the saved one
+        :param sampler: a sampler of your own class, of the online buffer and the demonstrations; ``None`` for that of
+            the saved buffer
         :param prefetch: how many batches to prepare in another thread, ``None`` for that of the saved buffer
-        :param kwargs: other arguments of the buffers that override the stored ones, such as ``device``; also ``repair``
-        :raises StorageError: if the folder contains no complete checkpoint of a mixed buffer, or a buffer that is read
-            in place is missing
+        :param kwargs: other arguments of all buffers that override the stored ones, such as ``device``; ``env`` of
+            hindsight replay; ``repair=True`` as in :func:`~sb3_compressed.load_checkpoint`
+        :raises ValueError: if the number of demonstrations is wrong, or they do not fit the other buffers
+        :raises StorageError: if the folder contains no complete checkpoint of a mixed buffer
         :raises CorruptStorage: if a file is damaged
         """
-        from sb3_compressed.buffers.loading import load_checkpoint  # imports this module
-
+        if kwargs.get("follow"):
+            raise StorageError(f"{folder} contains a mixed buffer, which cannot be followed; follow one of its parts")
         path = user_path(folder).absolute()
         manifest = MixedManifest.read(path)
-        load = load_checkpoint if buffer_class is None else buffer_class.from_checkpoint
-        sources: list[_Source] = []
-        options: dict[str, Any] = {}
-        for number, in_place in enumerate(manifest.folders):
-            if in_place is not None:
-                sources.append(_Source.open(Path(in_place), sources[0].buffer, options))
-                continue
-            size = {} if number else {"buffer_size": buffer_size}
-            buffer = load(part_folder(path, number), **size, **kwargs)
-            sources.append(_Source(buffer))
-            if not number and buffer.sampler is not None:
-                options = {"sampler": copy.deepcopy(buffer._bound_sampler.configured)}
+        folders: list[Any] = [*demonstrations] if isinstance(demonstrations, list | tuple) else [demonstrations]
+        if len(folders) != manifest.classes.count(None):
+            raise ValueError(
+                f"{path} was saved with {manifest.classes.count(None)} folders of demonstrations that are read in "
+                f"place, pass them as demonstrations=; got {len(folders)}"
+            )
+        online = _load_part(path, 0, manifest.classes[0], {**kwargs, "buffer_size": buffer_size}, sampler)
+        options = {} if online.sampler is None else {"sampler": copy.deepcopy(online._bound_sampler.configured)}
+        sources = [_Source(online)]
+        for number, name in enumerate(manifest.classes[1:], 1):
+            if name is None:
+                sources.append(_Source.open(user_path(folders.pop(0)).absolute(), online, options))
+            else:
+                sources.append(_Source(_load_part(path, number, name, kwargs)))
         mixed = cls.__new__(cls)
         mixed._mix(sources, manifest.weights, manifest.prefetch if prefetch is None else prefetch)
+        mixed._id = manifest.id
         return mixed
-
-    def saved_parts(self) -> dict[int, Any]:
-        """Return the buffers that checkpoints contain, by their numbers: all except those that are read in place.
-
-        :raises StorageError: if one is not of this package
-        """
-        parts = {number: self.buffers[number] for number, path in enumerate(self._paths()) if path is None}
-        for number, part in parts.items():
-            if not hasattr(part, "copy_checkpoint"):
-                raise StorageError(
-                    f"only compressed replay buffers can be saved to a folder, and buffer {number} is a "
-                    f"{type(part).__name__}"
-                )
-        return parts
-
-    def _paths(self) -> list[str | None]:
-        """Return the folders of buffers that are read in place, ``None`` for others."""
-        return [None, *(source.path and str(source.path) for source in self._sources[1:])]
-
-    def _manifest(self) -> MixedManifest:
-        return MixedManifest(self._weights.tolist(), self._paths(), self.prefetch)
 
     def close(self) -> None:
         """Discard prefetched batches, and flush and close the folders of all buffers."""
@@ -518,6 +524,7 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         return {name: vars(self)[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self._id = secrets.token_hex(8)
         # In a new list with new sources: a shallow copy must not change those of the original.
         online = state["_sources"][0].buffer
         vars(self).update(state, _sources=[source.reopened(online) for source in state["_sources"]])
@@ -538,12 +545,6 @@ class _Source:
         self.buffer = buffer
         self.folder = folder
         self.options = options or {}
-
-    @property
-    def path(self) -> Path | None:
-        """The folder of a buffer that is read in place, ``None`` of any other."""
-        storage = getattr(self.buffer, "_storage", None)
-        return storage.folder if storage is not None and storage.is_follower else None
 
     @classmethod
     def open(cls, folder: Path, online: ReplayBuffer, options: dict[str, Any]) -> _Source:
@@ -585,6 +586,33 @@ class _Source:
         if self.folder is None:
             return vars(self)
         return {**vars(self), "buffer": None, "_saved": self._sampler_state()}
+
+
+def _reason_not_to_save(buffer: Any, *, is_online: bool) -> str:
+    """Return why a buffer could not be loaded from the checkpoint of a mixed buffer, empty if it could."""
+    if not any(type(buffer) is getattr(replay, name) for name in replay.__all__):
+        return f"is a {type(buffer).__name__}, which is no local replay buffer of this package"
+    if buffer._storage is not None and buffer._storage.is_follower:
+        return f"follows {buffer.folder}: load that folder into memory, or pass it as demonstrations="
+    if not is_online and buffer.sampler is not None and "class" in sampler_to_config(buffer.sampler):
+        return f"has the sampler {type(buffer.sampler).__name__}, which is not from this package"
+    return ""
+
+
+def _load_part(folder: Path, number: int, name: str | None, given: dict[str, Any], sampler: Any = None) -> Any:
+    """Load a buffer of a checkpoint.
+
+    :param name: name of its class
+    :param given: arguments of the caller; ``env`` is only for classes that take it
+    :raises CorruptStorage: if there is no such class, or the folder of the buffer is a link
+    """
+    path = part_folder(folder, number)
+    if name not in replay.__all__ or path.is_symlink():
+        raise CorruptStorage(f"{path} is a link, or no {name} of this package")
+    cls: Any = getattr(replay, name)
+    takes_env = "env" in inspect.signature(cls).parameters
+    options = {key: value for key, value in given.items() if key != "env" or takes_env}
+    return cls.from_checkpoint(path, **options, **({} if sampler is None else {"sampler": sampler}))
 
 
 def _normalized(weights: Sequence[float] | NDArray[np.float64], n_buffers: int) -> NDArray[np.float64]:

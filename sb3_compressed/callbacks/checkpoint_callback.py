@@ -16,6 +16,7 @@ from typing import Any
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_compressed.buffers.mixed import MixedReplayBuffer
+from sb3_compressed.buffers.mixed_checkpoint import part_folder
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.callbacks.checkpoint_folder import (
@@ -45,8 +46,9 @@ class BufferCheckpointCallback(BaseCallback):
     Every checkpoint is a folder ``step_<number of steps>`` with ``model.zip``, the folder ``buffer``,
     ``checkpoint.json`` with its sequence number, and ``vecnormalize.pkl`` if the environment is normalized. Saves are
     atomic: a checkpoint gets its name when it is complete. Checkpoints share buffer files with each other and with the
-    folder ``newest-buffer`` through hard links where the file system supports them, so a save writes only what was
-    added since the last one. Checkpoints are saved between rollouts, when all steps are in the buffer.
+    folder ``newest-buffer`` (of a mixed buffer one for each part) through hard links where the file system supports
+    them, so a save writes only what was added since the last one. Checkpoints are saved between rollouts, when all
+    steps are in the buffer.
 
     >>> from stable_baselines3 import DQN
     >>> from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, latest_checkpoint
@@ -57,9 +59,7 @@ class BufferCheckpointCallback(BaseCallback):
 
         newest = latest_checkpoint("checkpoints")
         model = DQN.load(newest / "model", env=env)
-        model.replay_buffer = CompressedReplayBuffer.from_checkpoint(
-            newest / "buffer", device=model.device
-        )
+        model.replay_buffer = load_checkpoint(newest / "buffer", device=model.device)
         callback = BufferCheckpointCallback(50_000, "checkpoints", keep=2, resume=True)
         model.learn(1_000_000 - model.num_timesteps, callback=callback, reset_num_timesteps=False)
 
@@ -120,7 +120,9 @@ class BufferCheckpointCallback(BaseCallback):
 
     def _init_callback(self) -> None:
         self._check_has_no_parent()
-        _named_parts(self._buffer())  # raises before training
+        buffer = self._buffer()  # raises before training
+        if isinstance(buffer, MixedReplayBuffer):
+            buffer.saved_buffers()  # likewise
         self._acquire()
         try:
             self._check_model()
@@ -189,12 +191,7 @@ class BufferCheckpointCallback(BaseCallback):
         for file in unfinished.iterdir():
             flush_path(file)
         buffer = self._buffer()
-        for name, part in _named_parts(buffer).items():
-            if part.is_in_memory:
-                part.save_checkpoint(self.path / name, overwrite=True)
-            else:
-                part.flush()
-        buffer.copy_checkpoint(unfinished / "buffer")
+        newest = self._save_buffer(buffer, unfinished / "buffer")
         flush_path(unfinished)
         own = {each.folder for each in before if self.overwrite or each.run == self._run}
         replaced = folder.with_suffix(REPLACED)
@@ -210,11 +207,32 @@ class BufferCheckpointCallback(BaseCallback):
         if folder in own:
             _delete(replaced)
         self._delete_old()
+        for other in {*self.path.glob(f"{NEWEST}*")} - newest:  # of a buffer with other parts
+            _remove(other)
         seconds = time.perf_counter() - begin
         self.logger.record("checkpoint/seconds", seconds)
         if self.verbose >= 1:
             print(f"{folder}: {buffer.size() * buffer.n_envs:,} transitions and the model in {seconds:.2f} s")
         return folder
+
+    def _save_buffer(self, buffer: Any, folder: Path) -> set[Path]:
+        """Save a buffer to the folders of its latest state, and copy these to a new folder; return the former."""
+        parts = {self.path / NEWEST: (buffer, folder)}
+        if isinstance(buffer, MixedReplayBuffer):
+            folder.mkdir()
+            parts = {
+                self.path / f"{NEWEST}-{number}": (part, part_folder(folder, number))
+                for number, part in buffer.saved_buffers().items()
+            }
+        for newest, (part, copy) in parts.items():
+            if part.is_in_memory:
+                part.save_checkpoint(newest, overwrite=True)
+            else:
+                part.flush()
+            part.copy_checkpoint(copy)
+        if isinstance(buffer, MixedReplayBuffer):
+            buffer.write_manifest(folder)
+        return {*parts}
 
     def _remove_unfinished(self) -> None:
         """Remove what killed processes, and saves that have failed, have left."""
@@ -260,7 +278,7 @@ class BufferCheckpointCallback(BaseCallback):
             raise StorageError(
                 f"{self.path} contains {oldest.folder.name}, but this model has {self.model.num_timesteps} steps and "
                 f"does not continue that run. Load latest_checkpoint({str(self.path)!r}), its model with "
-                'DQN.load(newest / "model", env=env) and its buffer with from_checkpoint(newest / "buffer"), and pass '
+                'DQN.load(newest / "model", env=env) and its buffer with load_checkpoint(newest / "buffer"), and pass '
                 "reset_num_timesteps=False to learn(); or pass overwrite=True to start a new run"
             )
 
@@ -334,7 +352,7 @@ class BufferCheckpointCallback(BaseCallback):
 
     def _buffer(self) -> CompressedReplay | MixedReplayBuffer:
         buffer: Any = getattr(self.model, "replay_buffer", None)
-        if not hasattr(buffer, "copy_checkpoint"):  # compressed buffers, mixed and distributed ones
+        if not hasattr(buffer, "save_checkpoint"):  # compressed buffers, mixed and distributed ones
             raise StorageError(
                 f"{type(self).__name__} needs a compressed replay buffer, but this model "
                 f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass a class of sb3_compressed "
@@ -342,16 +360,6 @@ class BufferCheckpointCallback(BaseCallback):
             )
         compressed: CompressedReplay | MixedReplayBuffer = buffer
         return compressed
-
-
-def _named_parts(buffer: CompressedReplay | MixedReplayBuffer) -> dict[str, Any]:
-    """Return the buffers that are saved, by the name of the folder of their latest state.
-
-    :raises StorageError: if one of a mixed buffer is not of this package
-    """
-    if not isinstance(buffer, MixedReplayBuffer):
-        return {NEWEST: buffer}
-    return {f"{NEWEST}-{number}": part for number, part in buffer.saved_parts().items()}
 
 
 def _rename_other(folder: Path, own: Collection[Path]) -> None:

@@ -5,7 +5,8 @@ It contains
 - ``run.json`` with the random id of the run that saves to it, and ``lock``, locked while that run trains;
 - checkpoints ``step_<number of steps>``, each with a ``checkpoint.json``: its sequence number, its number of steps and
   the id of its run;
-- ``newest-buffer``, and folders ``*.unfinished`` of killed processes.
+- ``newest-buffer``, or ``newest-buffer-<number>`` for each part of a mixed buffer, and folders ``*.unfinished`` of
+  killed processes.
 
 Both JSON files have a checksum.
 """

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sb3_compressed.buffers.mixed_checkpoint import is_mixed, part_folder
 from sb3_compressed.callbacks.checkpoint_folder import NEWEST, latest_checkpoint
 from sb3_compressed.cli.output import note
 from sb3_compressed.common.paths import user_path
@@ -89,13 +90,15 @@ def find_source(path: Path) -> BufferSource:
 
 def _require_one_buffer(path: Path) -> None:
     """Raise if a folder or checkpoint contains a distributed or a mixed buffer, which consist of several buffers."""
-    for kind, part, patterns in (
-        ("distributed", "ring", ("ring-*", "*/ring-*", "buffer/*/ring-*")),
-        ("mixed", "part", ("part-*", "buffer/part-*")),
-    ):
-        folders = sorted(folder for pattern in patterns for folder in path.glob(pattern) if has_log(folder))
-        if folders:
-            raise StorageError(f"{path} contains a {kind} buffer; pass the folder of a {part}, such as {folders[0]}")
+    for folder in (path, path / "buffer"):
+        if is_mixed(folder):
+            raise StorageError(
+                f"{path} contains a mixed buffer; pass the folder of a part, such as {part_folder(folder, 0)}"
+            )
+    patterns = ("ring-*", "*/ring-*", "buffer/*/ring-*")
+    rings = sorted(ring for pattern in patterns for ring in path.glob(pattern) if has_log(ring))
+    if rings:
+        raise StorageError(f"{path} contains a distributed buffer; pass the folder of a ring, such as {rings[0]}")
 
 
 def _find_file(path: Path) -> BufferSource:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,14 @@ import torch as th
 from numbered import COUNTER, DICTS, IMAGES, add_steps
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
 
 from sb3_compressed import (
     BufferCheckpointCallback,
     BufferStatsCallback,
     CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
     CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
     CorruptStorage,
@@ -29,6 +34,8 @@ from sb3_compressed import (
     save_checkpoint,
 )
 from sb3_compressed.cli.sources import find_source
+from sb3_compressed.samplers import PrioritizedSampler
+from sb3_compressed.storage.checked_json import with_checksum
 
 DEMOS = 100_000  # first step of the demonstrations
 
@@ -77,7 +84,7 @@ def test_a_loaded_buffer_continues_with_all_parts(options: dict[str, Any], tmp_p
     if "sampler" in options:
         buffer.update_priorities(buffer.sample(32).indices, np.arange(32))
     buffer.weights = [0.3, 0.7]
-    save_checkpoint(buffer, tmp_path)  # type: ignore[arg-type]
+    save_checkpoint(buffer, tmp_path)
     loaded = load_checkpoint(tmp_path, device="cpu")
     assert type(loaded) is MixedReplayBuffer
     assert loaded.weights.tolist() == buffer.weights.tolist()
@@ -100,44 +107,87 @@ def test_later_saves_write_what_changed(tmp_path: Path) -> None:
 
 
 def test_arguments_that_are_passed_override_the_stored_ones(tmp_path: Path) -> None:
-    mixed().save_checkpoint(tmp_path)
+    MixedReplayBuffer.from_buffers(mixed().buffers, [0.75, 0.25], prefetch=1).save_checkpoint(tmp_path)
+    assert load_checkpoint(tmp_path).prefetch == 1
     loaded = MixedReplayBuffer.from_checkpoint(tmp_path, buffer_size=20, prefetch=2, num_threads=1)
     assert [each.buffer_size for each in loaded.buffers] == [20, 100]
     assert (loaded.prefetch, loaded.num_threads) == (2, 1)
     assert loaded.sample(8).sources.tolist() == [0] * 6 + [1] * 2
 
 
-class Own(CompressedReplayBuffer):
-    """A buffer of a user."""
-
-
-def test_a_class_from_outside_the_package_is_passed(tmp_path: Path) -> None:
-    mixed(cls=Own).save_checkpoint(tmp_path)
-    with pytest.raises(StorageError, match="Own"):
-        load_checkpoint(tmp_path)
-    loaded = MixedReplayBuffer.from_checkpoint(tmp_path, buffer_class=Own)
-    assert [type(each) for each in loaded.buffers] == [Own, Own]
-
-
-def test_buffers_that_are_read_in_place_are_opened_again(tmp_path: Path) -> None:
+def test_demonstrations_that_are_read_in_place_are_passed_again(tmp_path: Path) -> None:
     demonstrations, folder = tmp_path / "demonstrations", tmp_path / "saved"
     filled(DEMOS).save_checkpoint(demonstrations)
-    buffer = MixedReplayBuffer(100, IMAGES, COUNTER, "cpu", demonstrations=demonstrations, sampler="prioritized")
+    buffer: Any = MixedReplayBuffer(100, IMAGES, COUNTER, "cpu", demonstrations=demonstrations, sampler="prioritized")
     add_steps(buffer, range(50))
     buffer.update_priorities(buffer.sample(32).indices, np.arange(32))
     save_checkpoint(buffer, folder)
     assert not (folder / "part-1").exists()
-    loaded = load_checkpoint(folder, device="cpu")
+    for wrong in ([], [demonstrations, demonstrations]):
+        with pytest.raises(ValueError, match="1 folders of demonstrations"):
+            load_checkpoint(folder, demonstrations=wrong)
+    moved = shutil.move(demonstrations, tmp_path / "moved")
+    loaded = load_checkpoint(folder, device="cpu", demonstrations=moved)
     saved, again = (each.online.sampler.priorities for each in (buffer, loaded))
     np.testing.assert_array_equal(saved, again)
-    assert loaded.sample(8).sources.tolist() == [0] * 6 + [1] * 2
-    assert loaded.update_priorities(loaded.sample(8).indices, np.ones(8)) == 0
-    before = content(demonstrations)
+    assert type(loaded.buffers[1].sampler) is type(loaded.sampler)
+    batch = loaded.sample(8)
+    assert batch.sources.tolist() == [0] * 6 + [1] * 2
+    assert (batch.indices >= 0).all()
+    before = content(tmp_path / "moved")
     save_checkpoint(loaded, folder)
-    assert content(demonstrations) == before
-    shutil.rmtree(demonstrations)
-    with pytest.raises(StorageError, match="demonstrations"):
-        load_checkpoint(folder)
+    assert content(tmp_path / "moved") == before
+    for inside in (tmp_path, tmp_path / "moved"):
+        with pytest.raises(StorageError, match="moved"):
+            loaded.save_checkpoint(inside, overwrite=True)
+
+
+def test_hindsight_replay_is_loaded_with_its_environment(tmp_path: Path) -> None:
+    env = make_vec_env(lambda: BitFlippingEnv(n_bits=4))
+    spaces = env.observation_space, env.action_space
+    online = CompressedHerReplayBuffer(200, *spaces, env=env, device="cpu")
+    others = CompressedDictReplayBuffer(200, *spaces, device="cpu")
+    buffer = MixedReplayBuffer.from_buffers([online, others], [0.5, 0.5])
+    observation = env.reset()
+    for _ in range(20):
+        action = np.array([env.action_space.sample()])
+        following, rewards, dones, infos = env.step(action)
+        for each in (online, others):
+            each.add(observation, following, action, rewards, dones, infos)
+        observation = following
+    buffer.save_checkpoint(tmp_path)
+    assert_same_batches(load_checkpoint(tmp_path, env=env, device="cpu"), buffer)
+
+
+class Own(CompressedReplayBuffer):
+    """A buffer of a user."""
+
+
+class OwnSampler(PrioritizedSampler):
+    """A sampler of a user."""
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    filled(DEMOS).save_checkpoint(tmp_path / "followed")
+    for other, message in (
+        (filled(DEMOS, cls=ReplayBuffer), "buffer 1 is a ReplayBuffer"),
+        (filled(DEMOS, cls=Own), "buffer 1 is a Own"),
+        (filled(DEMOS, sampler=OwnSampler()), "OwnSampler"),
+        (load_checkpoint(tmp_path / "followed", follow=True), "buffer 1 follows"),
+    ):
+        buffer = MixedReplayBuffer.from_buffers([filled(0), other], [1, 1])
+        with pytest.raises(StorageError, match=message):
+            buffer.save_checkpoint(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_a_sampler_of_a_user_is_passed_again(tmp_path: Path) -> None:
+    buffer = MixedReplayBuffer.from_buffers([filled(0, sampler=OwnSampler()), filled(DEMOS)], [1, 1])
+    buffer.save_checkpoint(tmp_path)
+    with pytest.raises(StorageError, match="OwnSampler"):
+        load_checkpoint(tmp_path)
+    loaded = load_checkpoint(tmp_path, sampler=OwnSampler())
+    assert [type(each.sampler) for each in loaded.buffers] == [OwnSampler, type(None)]
 
 
 def test_wrong_folders_are_errors_and_stay_as_they_were(tmp_path: Path) -> None:
@@ -145,15 +195,19 @@ def test_wrong_folders_are_errors_and_stay_as_they_were(tmp_path: Path) -> None:
     other.save_checkpoint(tmp_path / "plain")
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "notes.txt").touch()
+    other.save_checkpoint(tmp_path / "own" / "part-0")
     mixed().save_checkpoint(tmp_path / "mixed")
-    for name, message in (("plain", "not mixed"), ("files", "notes.txt"), ("mixed", "overwrite")):
+    for name, message in (("plain", "new or empty"), ("files", "notes.txt"), ("mixed", "overwrite"), ("own", "part-0")):
         before = content(tmp_path / name)
         with pytest.raises(StorageError, match=message):
-            buffer.save_checkpoint(tmp_path / name)
+            buffer.save_checkpoint(tmp_path / name, overwrite=name != "mixed")
         assert content(tmp_path / name) == before
+    for load in (CompressedReplayBuffer.from_checkpoint, partial(CompressedReplayBuffer.from_checkpoint, follow=True)):
+        with pytest.raises(StorageError, match="load_checkpoint"):
+            load(tmp_path / "mixed")
     with pytest.raises(StorageError, match="other files"):
         other.save_checkpoint(tmp_path / "mixed")
-    with pytest.raises(StorageError, match="part-0"):
+    with pytest.raises(StorageError, match="cannot be followed"):
         load_checkpoint(tmp_path / "mixed", follow=True)
     with pytest.raises(StorageError, match="no complete checkpoint of a mixed buffer"):
         MixedReplayBuffer.from_checkpoint(tmp_path / "plain")
@@ -162,38 +216,72 @@ def test_wrong_folders_are_errors_and_stay_as_they_were(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "mixed").weights.tolist() == [0.25, 0.75]
 
 
-def test_an_interrupted_first_save_is_no_checkpoint(tmp_path: Path) -> None:
+def test_mixes_that_share_a_buffer_do_not_write_to_each_others_folder(tmp_path: Path) -> None:
+    first = mixed()
+    first.save_checkpoint(tmp_path)
+    second = MixedReplayBuffer.from_buffers([first.online, filled(DEMOS)], [1, 1])
+    add_steps(second, range(50, 60))
+    with pytest.raises(StorageError, match="another mixed buffer"):
+        second.save_checkpoint(tmp_path)
+    assert load_checkpoint(tmp_path).size() == 50
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_save_that_fails_between_parts_mixes_no_buffers(
+    is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_first:
+        mixed().save_checkpoint(tmp_path)
     buffer = mixed()
-    buffer.save_checkpoint(tmp_path)
-    (tmp_path / "mixed.json").unlink()  # which is written last
+    save = CompressedReplayBuffer.save_checkpoint
+
+    def fail(self: Any, folder: Path, **options: Any) -> None:
+        if folder.name == "part-1":
+            raise OSError(errno.ENOSPC, "no space left")
+        save(self, folder, **options)
+
+    monkeypatch.setattr(CompressedReplayBuffer, "save_checkpoint", fail)
+    with pytest.raises(OSError, match="no space left"):
+        buffer.save_checkpoint(tmp_path, overwrite=not is_first)
     with pytest.raises(StorageError):
         load_checkpoint(tmp_path)
-    buffer.save_checkpoint(tmp_path)
-    assert_same_batches(load_checkpoint(tmp_path, device="cpu"), buffer)
+    monkeypatch.undo()
+    if is_first:
+        buffer.save_checkpoint(tmp_path)
+        assert_same_batches(load_checkpoint(tmp_path, device="cpu"), buffer)
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"weights": [1, 2]}', "flipped", "more weights"])
-def test_a_damaged_manifest_is_an_error(content: str, tmp_path: Path) -> None:
-    from sb3_compressed.storage.checked_json import with_checksum
-
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "no object", "flipped", {"weights": [0.5, 0.25, 0.25]}, {"weights": [1, -1]}, {"weights": [0, 0]},
+        {"classes": [None, "CompressedReplayBuffer"]}, {"classes": ["CompressedReplayBuffer", "os.system"]},
+        {"classes": ["CompressedReplayBuffer", "MixedReplayBuffer"]}, {"version": 2}, {"prefetch": -1},
+    ],
+)  # fmt: skip
+def test_a_damaged_manifest_is_an_error(damage: Any, tmp_path: Path) -> None:
     mixed().save_checkpoint(tmp_path)
     path = tmp_path / "mixed.json"
     values = json.loads(path.read_text())
-    if content == "flipped":
-        content = path.read_text().replace("0.75", "0.85")
-    elif content == "more weights":
-        del values["checksum"]
-        content = json.dumps(with_checksum({**values, "weights": [0.5, 0.25, 0.25]}))
-    path.write_text(content)
+    del values["checksum"]
+    if damage == "no object":
+        text = "[]"
+    elif damage == "flipped":
+        text = path.read_text().replace("0.75", "0.85")
+    else:
+        text = json.dumps(with_checksum({**values, **damage}))
+    path.write_text(text)
     with pytest.raises(CorruptStorage):
         load_checkpoint(tmp_path)
 
 
-def test_buffers_of_sb3_cannot_be_saved(tmp_path: Path) -> None:
-    buffer = MixedReplayBuffer.from_buffers([filled(0), filled(DEMOS, cls=ReplayBuffer)], [1, 1])
-    with pytest.raises(StorageError, match="buffer 1 is a ReplayBuffer"):
-        buffer.save_checkpoint(tmp_path / "saved")
-    assert not (tmp_path / "saved").exists()
+def test_a_part_that_is_a_link_is_not_opened(tmp_path: Path) -> None:
+    mixed().save_checkpoint(tmp_path / "saved")
+    part = tmp_path / "saved" / "part-1"
+    part.rename(tmp_path / "outside")
+    part.symlink_to(tmp_path / "outside")
+    with pytest.raises(CorruptStorage, match="part-1 is a link"):
+        load_checkpoint(tmp_path / "saved")
 
 
 def test_commands_name_the_folders_of_the_parts(tmp_path: Path) -> None:
@@ -218,7 +306,8 @@ def new_model(**options: Any) -> DQN:
 def demonstrations(tmp_path: Path) -> Path:
     """Return a folder of 100 transitions of CartPole."""
     model = new_model(replay_buffer_class=CompressedReplayBuffer)
-    save_checkpoint(model.learn(100).replay_buffer, tmp_path / "demonstrations")  # type: ignore[arg-type]
+    recorded: Any = model.learn(100).replay_buffer
+    save_checkpoint(recorded, tmp_path / "demonstrations")
     return tmp_path / "demonstrations"
 
 
@@ -233,14 +322,15 @@ def test_a_training_is_resumed_with_all_parts(place: str, demonstrations: Path, 
         options = {"storage": str(tmp_path / "online")} if place == "online in a folder" else {}
         model = new_model(replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs=options)
         parts: list[Any] = [model.replay_buffer, load_checkpoint(demonstrations, device="auto")]
-        model.replay_buffer = MixedReplayBuffer.from_buffers(parts, [0.5, 0.5])  # type: ignore[assignment]
+        model.replay_buffer = MixedReplayBuffer.from_buffers(parts, [0.5, 0.5])
     buffer: Any = model.replay_buffer
     model.learn(60, callback=callbacks)
     buffer.weights = [0.9, 0.1]
     model.learn(60, callback=callbacks[0], reset_num_timesteps=False)
     newest = latest_checkpoint(folder)
     resumed = DQN.load(newest / "model", env=model.get_env())
-    resumed.replay_buffer = loaded = load_checkpoint(newest / "buffer", device=resumed.device)
+    given: dict[str, Any] = {"demonstrations": demonstrations} if place == "read in place" else {}
+    resumed.replay_buffer = loaded = load_checkpoint(newest / "buffer", device=resumed.device, **given)
     assert loaded.size() == 120
     assert loaded.weights.tolist() == [0.9, 0.1]
     assert_same_batches(loaded, buffer)
@@ -248,13 +338,29 @@ def test_a_training_is_resumed_with_all_parts(place: str, demonstrations: Path, 
     callback = BufferCheckpointCallback(50, folder, resume=True)
     resumed.learn(50, callback=callback, reset_num_timesteps=False)
     assert buffer_statistics(loaded).transitions == 170
-    assert load_checkpoint(latest_checkpoint(folder) / "buffer").size() == 170
+    assert load_checkpoint(latest_checkpoint(folder) / "buffer", **given).size() == 170
+    names = {path.name for path in folder.glob("newest-buffer*")}
+    in_memory = {"read in place": {0}, "in memory": {0, 1}, "online in a folder": {1}}[place] | {0}
+    assert names == {f"newest-buffer-{number}" for number in in_memory}
+
+
+def test_folders_of_the_latest_state_that_are_not_needed_any_more_are_deleted(tmp_path: Path) -> None:
+    model = new_model(replay_buffer_class=CompressedReplayBuffer)
+    callback = BufferCheckpointCallback(10, tmp_path, keep=3)
+    model.learn(20, callback=callback)
+    assert {path.name for path in tmp_path.glob("newest*")} == {"newest-buffer"}
+    online: Any = model.replay_buffer
+    model.replay_buffer = MixedReplayBuffer.from_buffers([online, online], [1, 1])
+    model.learn(20, callback=callback, reset_num_timesteps=False)
+    assert {path.name for path in tmp_path.glob("newest*")} == {"newest-buffer-0", "newest-buffer-1"}
+    sizes = [load_checkpoint(folder / "buffer").size() for folder in sorted(tmp_path.glob("step_*"))]
+    assert sizes == [20, 30, 40]
 
 
 def test_a_mix_with_buffers_of_sb3_is_an_error_before_training(tmp_path: Path) -> None:
     model = new_model(replay_buffer_class=CompressedReplayBuffer)
     other = new_model().learn(20).replay_buffer
     parts: list[Any] = [model.replay_buffer, other]
-    model.replay_buffer = MixedReplayBuffer.from_buffers(parts, [0.5, 0.5])  # type: ignore[assignment]
+    model.replay_buffer = MixedReplayBuffer.from_buffers(parts, [0.5, 0.5])
     with pytest.raises(StorageError, match="buffer 1 is a ReplayBuffer"):
         model.learn(20, callback=BufferCheckpointCallback(10, tmp_path))
