@@ -36,7 +36,7 @@ def main(
         raise typer.BadParameter(f"{folder} exists; pass another --folder, or delete it")
     make_env = partial(make_atari, game, envs, seed)
     env = VecTransposeImage(make_env())  # as SB3's models see it
-    # Fast collectors add more than others, and each has an equal part of the buffer.
+    # Fast collectors add more than others, and have a larger part of the buffer.
     buffer = DistributedReplayBuffer(
         steps * collectors, env.observation_space, env.action_space, n_shards=min(collectors, 4), storage=folder
     )

@@ -53,7 +53,7 @@ def export(
     unpickle: Unpickle = False,
     as_json: Json = False,
 ) -> None:
-    """Export the episodes of a stored buffer, bit for bit, to a Minari dataset or a file of d3rlpy."""
+    """Export the episodes of a stored buffer to a Minari dataset, bit for bit, or to a file of d3rlpy."""
     of_minari = {"author": author, "algorithm_name": algorithm_name, "description": description}
     of_d3rlpy = {"frame_stack": frame_stack, "gzip_level": gzip_level}
     if (dataset_id is None) is (file is None):
