@@ -24,11 +24,12 @@ __all__ = ["load_checkpoint", "open_to_read", "save_checkpoint"]
 def save_checkpoint(buffer: ReplayBuffer, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
     """Save a replay buffer to a folder: all of it the first time, then what changed since.
 
-    See :meth:`~sb3_compressed.buffers.replay_mixin.CompressedReplay.save_checkpoint`.
+    See :meth:`~sb3_compressed.buffers.replay_mixin.CompressedReplay.save_checkpoint`, and for mixed buffers, of which
+    each save writes everything to a new folder, :meth:`.MixedReplayBuffer.save_checkpoint`.
 
     :param buffer: a compressed replay buffer, a mixed one, or a distributed one, whose own ``load_checkpoint`` loads it
     :raises StorageError: if the buffer is of another kind, or the folder contains another buffer or other files
-    :raises OSError: if it cannot be written; the folder is as it was, of a mixed buffer each part of it
+    :raises OSError: if it cannot be written; the folder is as it was
     """
     saved: Any = buffer
     if not hasattr(saved, "save_checkpoint"):  # compressed buffers, mixed and distributed ones
@@ -55,7 +56,7 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
 
     :param follow: whether to read the folder in place, while another process may write to it; not of mixed buffers
     :param repair: whether to exclude damaged transitions instead of raising, with a warning;
-        ``buffer.repair_report`` lists them, of a mixed buffer that of each part. The folder does not change
+        ``buffer.repair_report`` lists them, for each of the ``buffers`` of a mixed one. The folder does not change
     :param kwargs: arguments of the constructor that override the stored ones, such as ``buffer_size``, ``device`` or
         ``env``
     :return: a buffer of the class that was saved

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from os import PathLike
@@ -20,7 +19,7 @@ from stable_baselines3.common.utils import get_device
 
 from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.buffers import replay
-from sb3_compressed.buffers.mixed_checkpoint import MixedManifest, begin_checkpoint, is_mixed, part_folder
+from sb3_compressed.buffers.mixed_checkpoint import MAX_PREFETCH, MixedManifest, part_folder, write_checkpoint
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
@@ -177,7 +176,6 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         self._prefetcher = Prefetcher(prefetch) if prefetch else None
         self._batch_pool = BatchPool(2 + prefetch)
         self.device = buffers[0].device
-        self._id = secrets.token_hex(8)  # recognizes the folders that it was saved to
 
     # -- buffers ---------------------------------------------------------------------------------------------
 
@@ -416,47 +414,54 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def save_checkpoint(self, folder: Folder, *, overwrite: bool = False) -> None:
-        """Save the weights and all buffers to a folder: all of it the first time, then what changed since.
+        """Save the weights and all buffers to a folder, which gets its name when it is complete.
 
-        Buffers are saved one after the other, each atomically. Demonstrations that are read in place are not copied.
+        Demonstrations that are read in place are not copied. Each save writes everything, unlike those of
+        :class:`~sb3_compressed.BufferCheckpointCallback`.
 
-        :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
-        :param overwrite: whether to replace another mixed buffer in the folder; there is no complete checkpoint until
-            that has succeeded
-        :raises StorageError: if a buffer cannot be saved, see :meth:`saved_buffers`, or the folder contains another
-            buffer or other files
-        :raises OSError: if it cannot be written; later saves can complete it
+        :param folder: a new or empty folder
+        :param overwrite: whether to replace a mixed buffer in the folder, which stays until the new one is complete
+        :raises StorageError: if a buffer cannot be saved, see :meth:`saved_buffers`, or the folder may not be replaced
+        :raises OSError: if it cannot be written; the folder is as it was
         """
-        buffers = self.saved_buffers()
         path = user_path(folder).absolute()
-        for source in self._sources:
-            if source.folder is not None and path.resolve() in (
-                source.folder.resolve(),
-                *source.folder.resolve().parents,
-            ):
-                raise StorageError(f"{path} contains {source.folder}, which is read in place; save to another folder")
-        replaces = is_mixed(path)
-        begin_checkpoint(path, self._id, overwrite=overwrite)
-        for number, buffer in buffers.items():
-            buffer.save_checkpoint(part_folder(path, number), overwrite=overwrite and replaces)
-        self.write_manifest(path)
+        folders = [getattr(buffer, "folder", None) for buffer in self.buffers]
+        for other in (each.resolve() for each in folders if each is not None):
+            if path.resolve() == other or other in path.resolve().parents or path.resolve() in other.parents:
+                raise StorageError(f"{path} and {other}, the folder of a buffer, must not contain each other")
+
+        def write(unfinished: Path) -> None:
+            for number, buffer in self.saved_buffers().items():
+                if buffer.is_in_memory:
+                    buffer.save_checkpoint(part_folder(unfinished, number), overwrite=True)  # as after a failed save
+                else:
+                    buffer.flush()
+                    buffer.copy_checkpoint(part_folder(unfinished, number))
+            self.write_manifest(unfinished)
+
+        self.saved_buffers()  # raises before anything is written
+        write_checkpoint(path, write, overwrite=overwrite)
 
     def write_manifest(self, folder: Path) -> None:
         """Complete a checkpoint whose ``part-<number>`` are those of :meth:`saved_buffers`."""
         saved = self.saved_buffers()
         classes = [type(saved[number]).__name__ if number in saved else None for number in range(len(self._sources))]
-        MixedManifest(self._id, self._weights.tolist(), classes, self.prefetch).write(folder)
+        passes_sampler = any("sampler" in source.options for source in self._sources)
+        prefetch = min(self.prefetch, MAX_PREFETCH)
+        MixedManifest(self._weights.tolist(), classes, passes_sampler, prefetch).write(folder)
 
     def saved_buffers(self) -> dict[int, CompressedReplay]:
         """Return the buffers that checkpoints contain, by number: all but demonstrations that are read in place.
 
         :raises StorageError: if one could not be loaded: one of SB3's or your own class, a distributed one, one that
-            follows a folder, or one besides the online buffer that has a sampler of your own class
+            follows a folder or is passed twice, or one besides the online buffer that has a sampler of your own class
         """
         sources = enumerate(self._sources)
         found: dict[int, Any] = {number: source.buffer for number, source in sources if source.folder is None}
         for number, buffer in found.items():
             reason = _reason_not_to_save(buffer, is_online=number == 0)
+            if sum(other is buffer for other in found.values()) > 1:
+                reason = "is passed twice"
             if reason:
                 raise StorageError(f"a mixed buffer cannot be saved if buffer {number} {reason}")
         return found
@@ -474,7 +479,8 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     ) -> MixedReplayBuffer:
         """Load the buffers in a folder.
 
-        :param demonstrations: folders of the demonstrations that were read in place; their priorities begin anew
+        :param demonstrations: folders of the demonstrations that were read in place, in the same order; their
+            priorities begin anew
         :param buffer_size: number of transitions of the online buffer, ``None`` for that of the saved one
         :param sampler: a sampler of your own class, of the online buffer and the demonstrations; ``None`` for that of
             the saved buffer
@@ -496,7 +502,8 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
                 f"place, pass them as demonstrations=; got {len(folders)}"
             )
         online = _load_part(path, 0, manifest.classes[0], {**kwargs, "buffer_size": buffer_size}, sampler)
-        options = {} if online.sampler is None else {"sampler": copy.deepcopy(online._bound_sampler.configured)}
+        own = "uniform" if online.sampler is None else copy.deepcopy(online._bound_sampler.configured)
+        options = {"sampler": own} if manifest.passes_sampler else {}
         sources = [_Source(online)]
         for number, name in enumerate(manifest.classes[1:], 1):
             if name is None:
@@ -505,7 +512,6 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
                 sources.append(_Source(_load_part(path, number, name, kwargs)))
         mixed = cls.__new__(cls)
         mixed._mix(sources, manifest.weights, manifest.prefetch if prefetch is None else prefetch)
-        mixed._id = manifest.id
         return mixed
 
     def close(self) -> None:
@@ -524,7 +530,6 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         return {name: vars(self)[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._id = secrets.token_hex(8)
         # In a new list with new sources: a shallow copy must not change those of the original.
         online = state["_sources"][0].buffer
         vars(self).update(state, _sources=[source.reopened(online) for source in state["_sources"]])

@@ -1,49 +1,50 @@
 """The checkpoint of a :class:`.MixedReplayBuffer`: a folder with a checkpoint of each buffer, and ``mixed.json``.
 
-That file contains the weights and the classes of the buffers, and is written last. Demonstrations that are read in
-place are not copied, and have no class.
+That file contains the weights and the classes of the buffers. Demonstrations that are read in place are not
+copied, and have no class.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import math
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checked_json import read_object, with_checksum, without_checksum, write_object
-from sb3_compressed.storage.files import flush_path, make_folder_durably
+from sb3_compressed.storage.files import UNFINISHED, flush_path, make_folder_durably
 
-__all__ = ["MixedManifest", "begin_checkpoint", "is_mixed", "part_folder"]
+__all__ = ["MAX_PREFETCH", "MixedManifest", "is_mixed", "part_folder", "write_checkpoint"]
 
 MANIFEST_NAME = "mixed.json"
 VERSION = 1
+MAX_PREFETCH = 256  # a folder must not fill the memory
 N_BUFFERS = range(1, 257)
 SCHEMA = {
     "version": range(VERSION, VERSION + 1),
-    "id": str,
     "weights": [float, N_BUFFERS],
     "classes": [js.optional(str), N_BUFFERS],
-    "prefetch": range(1 << 31),
+    "passes_sampler": bool,
+    "prefetch": range(MAX_PREFETCH + 1),
 }
-PART_NAME = re.compile(r"part-[0-9]+")
 
 
 @dataclass(frozen=True)
 class MixedManifest:
     """What a checkpoint contains besides the buffers.
 
-    :param id: random id of the buffer that was saved
     :param weights: the part of each batch that is from each buffer
     :param classes: names of the classes of the buffers, ``None`` for demonstrations that are read in place
+    :param passes_sampler: whether demonstrations that are read in place have the sampler of the online buffer
     :param prefetch: how many batches are prepared in another thread
     """
 
-    id: str
     weights: Sequence[float]
     classes: Sequence[str | None]
+    passes_sampler: bool
     prefetch: int
     version: int = VERSION
 
@@ -64,7 +65,7 @@ class MixedManifest:
         except (ValueError, RecursionError) as error:
             raise CorruptStorage(f"{path}: {error}") from error
         weights, classes = manifest.weights, manifest.classes
-        if len(weights) != len(classes) or classes[0] is None or min(weights) < 0 or not any(weights):
+        if len(weights) != len(classes) or classes[0] is None or min(weights) < 0 or not 0 < sum(weights) < math.inf:
             raise CorruptStorage(f"{path}: no mixed buffer has the weights {weights} and the classes {classes}")
         return manifest
 
@@ -83,36 +84,34 @@ def part_folder(folder: Path, number: int) -> Path:
     return folder / f"part-{number}"
 
 
-def begin_checkpoint(folder: Path, buffer_id: str, *, overwrite: bool) -> None:
-    """Create the folder of a checkpoint, or validate that a buffer may be saved to it.
+def write_checkpoint(folder: Path, write: Callable[[Path], None], *, overwrite: bool) -> None:
+    """Write a checkpoint to a new folder, which gets its name when it is complete.
 
-    A checkpoint of another buffer is not complete any more afterwards, so that nobody loads a part of each.
-
-    :param buffer_id: id of the buffer
-    :param overwrite: whether it may replace another mixed buffer
-    :raises StorageError: if the folder contains another buffer or other files
+    :param write: writes it to the folder that is passed
+    :param overwrite: whether to replace the checkpoint of another mixed buffer, which stays until then
+    :raises StorageError: if the folder contains a checkpoint that may not be replaced, or something else
     """
-    make_folder_durably(folder)
-    if is_mixed(folder):
-        if _saved_id(folder) == buffer_id:
-            return
-        if not overwrite:
-            raise StorageError(f"{folder} contains another mixed buffer; pass overwrite=True to replace it")
-        (folder / MANIFEST_NAME).unlink()
-        flush_path(folder)
-        return
-    others = sorted(path.name for path in folder.iterdir() if not _is_of_unfinished(path.name))
-    if others:
-        raise StorageError(f"{folder} contains {others[0]}; save a mixed buffer to a new or empty folder")
-
-
-def _saved_id(folder: Path) -> str | None:
+    exists = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if exists and not is_mixed(folder):
+        raise StorageError(f"{folder} contains something else; save a mixed buffer to a new or empty folder")
+    if exists and not overwrite:
+        raise StorageError(f"{folder} contains a mixed buffer; pass overwrite=True to replace it, or another folder")
+    unfinished, replaced = (folder.with_name(f"{folder.name}.{suffix}") for suffix in (UNFINISHED, "replaced"))
+    for other in (unfinished, replaced):
+        if other.exists():
+            raise StorageError(f"{other} exists, perhaps from a save that was killed; move or delete it")
+    make_folder_durably(unfinished)
     try:
-        return MixedManifest.read(folder).id
-    except CorruptStorage:
-        return None
-
-
-def _is_of_unfinished(name: str) -> bool:
-    """Return whether a file or folder can be that of a first save which did not end."""
-    return PART_NAME.fullmatch(name) is not None or name.startswith(MANIFEST_NAME)
+        write(unfinished)
+        flush_path(unfinished)
+        if exists:
+            folder.rename(replaced)
+        elif folder.exists():
+            folder.rmdir()
+        unfinished.rename(folder)
+        flush_path(folder.parent)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    if exists:
+        shutil.rmtree(replaced)

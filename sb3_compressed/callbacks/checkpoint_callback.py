@@ -191,7 +191,7 @@ class BufferCheckpointCallback(BaseCallback):
         for file in unfinished.iterdir():
             flush_path(file)
         buffer = self._buffer()
-        newest = self._save_buffer(buffer, unfinished / "buffer")
+        self._save_buffer(buffer, unfinished / "buffer")
         flush_path(unfinished)
         own = {each.folder for each in before if self.overwrite or each.run == self._run}
         replaced = folder.with_suffix(REPLACED)
@@ -207,16 +207,14 @@ class BufferCheckpointCallback(BaseCallback):
         if folder in own:
             _delete(replaced)
         self._delete_old()
-        for other in {*self.path.glob(f"{NEWEST}*")} - newest:  # of a buffer with other parts
-            _remove(other)
         seconds = time.perf_counter() - begin
         self.logger.record("checkpoint/seconds", seconds)
         if self.verbose >= 1:
             print(f"{folder}: {buffer.size() * buffer.n_envs:,} transitions and the model in {seconds:.2f} s")
         return folder
 
-    def _save_buffer(self, buffer: Any, folder: Path) -> set[Path]:
-        """Save a buffer to the folders of its latest state, and copy these to a new folder; return the former."""
+    def _save_buffer(self, buffer: Any, folder: Path) -> None:
+        """Save a buffer to the folders of its latest state, and copy these to a new folder."""
         parts = {self.path / NEWEST: (buffer, folder)}
         if isinstance(buffer, MixedReplayBuffer):
             folder.mkdir()
@@ -232,7 +230,6 @@ class BufferCheckpointCallback(BaseCallback):
             part.copy_checkpoint(copy)
         if isinstance(buffer, MixedReplayBuffer):
             buffer.write_manifest(folder)
-        return {*parts}
 
     def _remove_unfinished(self) -> None:
         """Remove what killed processes, and saves that have failed, have left."""
@@ -325,7 +322,8 @@ class BufferCheckpointCallback(BaseCallback):
         runs = [each.run for each in checkpoints]
         run = self._run if stored is None and self._run in runs else stored  # run.json may be lost
         if run is None or run != self._run:  # not an earlier training with this callback
-            existing = [*(each.folder for each in checkpoints), *damaged, *self.path.glob(f"{NEWEST}*")]
+            newest = [self.path / name for name in (NEWEST, f"{NEWEST}-0") if (self.path / name).exists()]
+            existing = [*(each.folder for each in checkpoints), *damaged, *newest]
             if existing and not (self.resume or self.overwrite):
                 raise StorageError(
                     f"{self.path} contains {existing[0].name} of another run: pass resume=True to continue that run "

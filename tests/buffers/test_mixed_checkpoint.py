@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -91,19 +92,9 @@ def test_a_loaded_buffer_continues_with_all_parts(options: dict[str, Any], tmp_p
     assert_same_batches(loaded, buffer)
     for each in (buffer, loaded):
         add_steps(each, range(50, 60))
-    save_checkpoint(loaded, tmp_path)
+    save_checkpoint(loaded, tmp_path, overwrite=True)
     assert_same_batches(MixedReplayBuffer.from_checkpoint(tmp_path, device="cpu"), buffer)
-
-
-def test_later_saves_write_what_changed(tmp_path: Path) -> None:
-    buffer = mixed(sampler="prioritized")
-    buffer.save_checkpoint(tmp_path)
-    before = {path: path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()}
-    add_steps(buffer, range(50, 52))
-    buffer.save_checkpoint(tmp_path)
-    grown = sum(path.stat().st_size - before.get(path, 0) for path in tmp_path.rglob("*") if path.is_file())
-    assert 0 < grown < sum(before.values()) / 3
-    assert load_checkpoint(tmp_path).size() == 52
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mixed.json", "part-0", "part-1"]
 
 
 def test_arguments_that_are_passed_override_the_stored_ones(tmp_path: Path) -> None:
@@ -135,11 +126,23 @@ def test_demonstrations_that_are_read_in_place_are_passed_again(tmp_path: Path) 
     assert batch.sources.tolist() == [0] * 6 + [1] * 2
     assert (batch.indices >= 0).all()
     before = content(tmp_path / "moved")
-    save_checkpoint(loaded, folder)
+    save_checkpoint(loaded, folder, overwrite=True)
     assert content(tmp_path / "moved") == before
-    for inside in (tmp_path, tmp_path / "moved"):
-        with pytest.raises(StorageError, match="moved"):
+    for inside in (tmp_path, tmp_path / "moved", tmp_path / "moved" / "inside"):
+        with pytest.raises(StorageError, match="must not contain each other"):
             loaded.save_checkpoint(inside, overwrite=True)
+
+
+@pytest.mark.parametrize("sampler", [None, "uniform", "prioritized"])
+def test_demonstrations_keep_the_sampler_that_was_chosen(sampler: str | None, tmp_path: Path) -> None:
+    filled(DEMOS, sampler="prioritized").save_checkpoint(tmp_path / "demonstrations")
+    given: dict[str, Any] = {} if sampler is None else {"sampler": sampler}
+    buffer = MixedReplayBuffer(100, IMAGES, COUNTER, "cpu", demonstrations=tmp_path / "demonstrations", **given)
+    add_steps(buffer, range(50))
+    buffer.save_checkpoint(tmp_path / "saved")
+    loaded = load_checkpoint(tmp_path / "saved", demonstrations=tmp_path / "demonstrations")
+    samplers, expected = ([type(part.sampler) for part in each.buffers] for each in (loaded, cast("Any", buffer)))
+    assert samplers == expected
 
 
 def test_hindsight_replay_is_loaded_with_its_environment(tmp_path: Path) -> None:
@@ -174,8 +177,9 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
         (filled(DEMOS, cls=Own), "buffer 1 is a Own"),
         (filled(DEMOS, sampler=OwnSampler()), "OwnSampler"),
         (load_checkpoint(tmp_path / "followed", follow=True), "buffer 1 follows"),
+        (online := filled(0), "passed twice"),
     ):
-        buffer = MixedReplayBuffer.from_buffers([filled(0), other], [1, 1])
+        buffer = MixedReplayBuffer.from_buffers([online if message == "passed twice" else filled(0), other], [1, 1])
         with pytest.raises(StorageError, match=message):
             buffer.save_checkpoint(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
@@ -197,7 +201,7 @@ def test_wrong_folders_are_errors_and_stay_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "files" / "notes.txt").touch()
     other.save_checkpoint(tmp_path / "own" / "part-0")
     mixed().save_checkpoint(tmp_path / "mixed")
-    for name, message in (("plain", "new or empty"), ("files", "notes.txt"), ("mixed", "overwrite"), ("own", "part-0")):
+    for name, message in (("plain", "else"), ("files", "else"), ("mixed", "overwrite=True"), ("own", "else")):
         before = content(tmp_path / name)
         with pytest.raises(StorageError, match=message):
             buffer.save_checkpoint(tmp_path / name, overwrite=name != "mixed")
@@ -216,39 +220,48 @@ def test_wrong_folders_are_errors_and_stay_as_they_were(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "mixed").weights.tolist() == [0.25, 0.75]
 
 
-def test_mixes_that_share_a_buffer_do_not_write_to_each_others_folder(tmp_path: Path) -> None:
-    first = mixed()
-    first.save_checkpoint(tmp_path)
-    second = MixedReplayBuffer.from_buffers([first.online, filled(DEMOS)], [1, 1])
-    add_steps(second, range(50, 60))
-    with pytest.raises(StorageError, match="another mixed buffer"):
-        second.save_checkpoint(tmp_path)
-    assert load_checkpoint(tmp_path).size() == 50
-
-
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_save_that_fails_between_parts_mixes_no_buffers(
+def test_a_save_that_fails_changes_nothing_and_can_be_repeated(
     is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = tmp_path / "saved"
     if not is_first:
-        mixed().save_checkpoint(tmp_path)
+        mixed().save_checkpoint(folder)
+    before = content(folder)
     buffer = mixed()
     save = CompressedReplayBuffer.save_checkpoint
 
-    def fail(self: Any, folder: Path, **options: Any) -> None:
-        if folder.name == "part-1":
+    def fail(self: Any, part: Path, **options: Any) -> None:
+        if part.name == "part-1":
             raise OSError(errno.ENOSPC, "no space left")
-        save(self, folder, **options)
+        save(self, part, **options)
 
     monkeypatch.setattr(CompressedReplayBuffer, "save_checkpoint", fail)
-    with pytest.raises(OSError, match="no space left"):
-        buffer.save_checkpoint(tmp_path, overwrite=not is_first)
-    with pytest.raises(StorageError):
-        load_checkpoint(tmp_path)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no space left"):
+            buffer.save_checkpoint(folder, overwrite=True)
+        assert content(folder) == before
+        assert [path.name for path in tmp_path.iterdir()] == ([] if is_first else ["saved"])
     monkeypatch.undo()
-    if is_first:
-        buffer.save_checkpoint(tmp_path)
-        assert_same_batches(load_checkpoint(tmp_path, device="cpu"), buffer)
+    buffer.save_checkpoint(folder, overwrite=True)
+    assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)
+
+
+def test_what_a_killed_save_has_left_is_named(tmp_path: Path) -> None:
+    (tmp_path / "saved.unfinished").mkdir()
+    with pytest.raises(StorageError, match=r"saved\.unfinished exists"):
+        mixed().save_checkpoint(tmp_path / "saved")
+
+
+def test_an_online_buffer_in_a_folder_is_copied(tmp_path: Path) -> None:
+    online = filled(0, storage=tmp_path / "online")
+    buffer = MixedReplayBuffer.from_buffers([online, filled(DEMOS)], [1, 1])
+    buffer.save_checkpoint(tmp_path / "saved")
+    add_steps(buffer, range(50, 60))
+    assert load_checkpoint(tmp_path / "saved").size() == 50
+    with pytest.raises(StorageError, match="must not contain each other"):
+        buffer.save_checkpoint(tmp_path / "online")
+    buffer.close()
 
 
 @pytest.mark.parametrize(
@@ -257,6 +270,7 @@ def test_a_save_that_fails_between_parts_mixes_no_buffers(
         "no object", "flipped", {"weights": [0.5, 0.25, 0.25]}, {"weights": [1, -1]}, {"weights": [0, 0]},
         {"classes": [None, "CompressedReplayBuffer"]}, {"classes": ["CompressedReplayBuffer", "os.system"]},
         {"classes": ["CompressedReplayBuffer", "MixedReplayBuffer"]}, {"version": 2}, {"prefetch": -1},
+        {"prefetch": 1000}, {"weights": [1e308, 1e308]}, {"passes_sampler": 1},
     ],
 )  # fmt: skip
 def test_a_damaged_manifest_is_an_error(damage: Any, tmp_path: Path) -> None:
@@ -339,22 +353,20 @@ def test_a_training_is_resumed_with_all_parts(place: str, demonstrations: Path, 
     resumed.learn(50, callback=callback, reset_num_timesteps=False)
     assert buffer_statistics(loaded).transitions == 170
     assert load_checkpoint(latest_checkpoint(folder) / "buffer", **given).size() == 170
-    names = {path.name for path in folder.glob("newest-buffer*")}
-    in_memory = {"read in place": {0}, "in memory": {0, 1}, "online in a folder": {1}}[place] | {0}
-    assert names == {f"newest-buffer-{number}" for number in in_memory}
 
 
-def test_folders_of_the_latest_state_that_are_not_needed_any_more_are_deleted(tmp_path: Path) -> None:
+def test_a_training_continues_with_another_kind_of_buffer(tmp_path: Path) -> None:
     model = new_model(replay_buffer_class=CompressedReplayBuffer)
+    (tmp_path / "newest-buffer-of-mine").mkdir()
     callback = BufferCheckpointCallback(10, tmp_path, keep=3)
     model.learn(20, callback=callback)
-    assert {path.name for path in tmp_path.glob("newest*")} == {"newest-buffer"}
     online: Any = model.replay_buffer
-    model.replay_buffer = MixedReplayBuffer.from_buffers([online, online], [1, 1])
+    other = copy.deepcopy(online)
+    model.replay_buffer = MixedReplayBuffer.from_buffers([online, other], [1, 1])
     model.learn(20, callback=callback, reset_num_timesteps=False)
-    assert {path.name for path in tmp_path.glob("newest*")} == {"newest-buffer-0", "newest-buffer-1"}
     sizes = [load_checkpoint(folder / "buffer").size() for folder in sorted(tmp_path.glob("step_*"))]
     assert sizes == [20, 30, 40]
+    assert (tmp_path / "newest-buffer-of-mine").is_dir()
 
 
 def test_a_mix_with_buffers_of_sb3_is_an_error_before_training(tmp_path: Path) -> None:
