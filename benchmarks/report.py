@@ -61,6 +61,7 @@ UNITS = {
     ),
     "blind_cliffwalk": "Numbers of updates.",
     "decoding_ahead": "Ratios of one training to itself.",
+    "scale": "Ratios to the same buffer with the fewest transitions.",
     "collector_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
     "prioritized_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
 }
@@ -172,7 +173,7 @@ def trainings_part(written: dict[str, Any]) -> str:
         "buffers took turns; lower is better). "
         "Memory is the growth of the process (RSS) with each further transition; `optimize_memory_usage` is SB3's own "
         "option for it. `recorded` scenes are replayed from memory and trained with a tiny network, so that the buffer "
-        "takes most of the time, as on a fast GPU:"
+        "takes a larger share of the time:"
     )
     pages = PAGES.relative_to(ROOT).as_posix()
     after = f"[All trainings, with intervals and the calls inside]({pages}/training.md), `benchmarks/training.py`."

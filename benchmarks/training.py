@@ -277,7 +277,7 @@ def sections(results: Results) -> list[str]:
         "with each further transition, `process at the end` all of its memory. Times are of `learn` after the "
         "warm-up, CPU times of all threads of the process. PrioritizedDQN is compared with the uncompressed buffer of "
         "this package, everything else with SB3's. `recorded` scenes are replayed from memory and trained with a tiny "
-        "network, as fast as on a GPU.",
+        "network.",
         table(results),
         *([CALLS, calls] if calls else []),
     ]
