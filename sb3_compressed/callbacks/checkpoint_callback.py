@@ -350,7 +350,7 @@ class BufferCheckpointCallback(BaseCallback):
 
     def _buffer(self) -> CompressedReplay | MixedReplayBuffer:
         buffer: Any = getattr(self.model, "replay_buffer", None)
-        if not hasattr(buffer, "save_checkpoint"):  # compressed buffers, mixed and distributed ones
+        if not (isinstance(buffer, MixedReplayBuffer) or hasattr(buffer, "copy_checkpoint")):  # also distributed ones
             raise StorageError(
                 f"{type(self).__name__} needs a compressed replay buffer, but this model "
                 f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass a class of sb3_compressed "
