@@ -1,4 +1,4 @@
-"""``Alternation``: whether something makes a loop faster, found by doing it in every other stretch of the loop.
+"""``Alternation``: whether something slows a loop down, found by leaving it out in some stretches of the loop.
 
 What another thread costs that shares cores, caches and Python's lock with a loop cannot be computed: a training may
 take longer although ``sample`` takes less time. So the loop itself is timed.
@@ -15,21 +15,26 @@ __all__ = ["Alternation"]
 
 
 class Alternation:
-    """Decides whether to do something in each round of a loop, by pairs of stretches with and without it.
+    """Decides whether to do something in each round of a loop, by timing stretches with and without it.
 
-    Neighboring stretches are compared, without their longest rounds, so that neither slow changes of the loop nor
-    single long rounds matter, such as those in which environments are reset.
+    Each stretch without it is compared with both of its neighbors, and none with its longest rounds, so that neither
+    slow changes of the loop nor single long rounds matter, such as those in which environments are reset.
 
     :ivar is_on: whether to do it in this round
-    :ivar ratios: logarithms of the time with it to the time without it, of each pair of the last comparison
+    :ivar ratios: logarithms of the time with it to the time without it, of each stretch without it in the last
+        comparison
     """
 
     #: Rounds before the first comparison, and between two of them, at first and at most.
     WARM_UP, SHORTEST_REST, LONGEST_REST = 256, 1024, 16_384
     #: Rounds of a stretch: whole periods of a loop with 2, 4 or 8 gradient steps; and the longest ones, left out.
     N_ROUNDS, N_LONGEST = 32, 8
-    #: The least and the most pairs of a comparison, and how many standard errors decide it before.
-    MIN_PAIRS, MAX_PAIRS, MIN_ERRORS = 6, 32, 4.0
+    #: The least and the most ratios of a comparison.
+    MIN_RATIOS, MAX_RATIOS = 6, 24
+    #: It is done unless it could cost so much of the loop's time, by one standard error more than what was measured.
+    TOLERANCE = 0.02
+    #: How many standard errors show that it costs time.
+    MIN_ERRORS = 3.0
 
     def __init__(self) -> None:
         self.is_on = True
@@ -67,23 +72,26 @@ class Alternation:
         if self._is_comparing:
             # Not zero, which a clock that stands still would give.
             self._stretches.append(max(sum(sorted(self._rounds)[: -self.N_LONGEST]), 1e-9))
-            if len(self._stretches) % 2 == 0:
-                ratio = math.log(self._stretches[-1] / self._stretches[-2])
-                self.ratios.append(ratio if self.is_on else -ratio)
-                if self._is_decided():
-                    self.is_on = statistics.fmean(self.ratios) <= 0
+            if len(self._stretches) % 3 == 0:
+                before, without, after = self._stretches[-3:]
+                self.ratios.append(math.log(math.sqrt(before * after) / without))
+                if (decision := self._decision()) is not None:
+                    self.is_on = decision
                     self._is_comparing, self._n_left = False, self._rest
                     self._rest = min(2 * self._rest, self.LONGEST_REST)
                     return
         else:
             self._is_comparing = True
             self._stretches, self.ratios = [], []
-        self.is_on = len(self._stretches) % 4 in (0, 3)  # with, without, without, with
+        self.is_on = len(self._stretches) % 3 != 1  # with, without, with
         self._rounds, self._n_left, self._last = [], self.N_ROUNDS, perf_counter()
 
-    def _is_decided(self) -> bool:
+    def _decision(self) -> bool | None:
+        """Return whether to do it, ``None`` if that is not clear yet."""
         n = len(self.ratios)
-        if n < self.MIN_PAIRS:
-            return False
-        error = statistics.stdev(self.ratios) / math.sqrt(n)
-        return n >= self.MAX_PAIRS or abs(statistics.fmean(self.ratios)) > self.MIN_ERRORS * error
+        if n < self.MIN_RATIOS:
+            return None
+        mean, error = statistics.fmean(self.ratios), statistics.stdev(self.ratios) / math.sqrt(n)
+        if mean + error < self.TOLERANCE:
+            return True
+        return False if n >= self.MAX_RATIOS or mean > self.MIN_ERRORS * error else None

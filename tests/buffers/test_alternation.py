@@ -1,4 +1,4 @@
-"""``Alternation`` finds whether something makes a loop faster, although rounds vary and the loop changes."""
+"""``Alternation`` finds whether something slows a loop down, although rounds vary and the loop changes."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Alternation, int, float], 
 Run = Callable[[Alternation, int, float], list[bool]]
 
 
-@pytest.mark.parametrize("ratio", [0.7, 0.96, 1.04, 1.5])
-def test_the_faster_way_is_kept(ratio: float, run: Run) -> None:
+@pytest.mark.parametrize("ratio", [0.7, 0.96, 1.0, 1.05, 1.5])
+def test_it_is_left_out_where_it_costs_time(ratio: float, run: Run) -> None:
     tried = Alternation()
     were_on = run(tried, 20_000, ratio)
     assert all(were_on[: Alternation.WARM_UP - 1]), "it is on at first"
-    assert were_on[3000:].count(ratio < 1) > 0.8 * len(were_on[3000:])
+    assert were_on[3000:].count(ratio <= 1) > 0.8 * len(were_on[3000:])
 
 
 def test_a_large_difference_is_found_soon(run: Run) -> None:
-    soon = Alternation.WARM_UP + 2 * Alternation.MIN_PAIRS * Alternation.N_ROUNDS
+    soon = Alternation.WARM_UP + 3 * Alternation.MIN_RATIOS * Alternation.N_ROUNDS
     assert set(run(Alternation(), soon + 500, 1.5)[soon:]) == {False}
 
 
@@ -59,14 +59,14 @@ def test_it_is_compared_again(run: Run) -> None:
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
 def test_copies_begin_anew(copied: Callable[[Alternation], Alternation], run: Run) -> None:
     tried = Alternation()
-    run(tried, Alternation.WARM_UP + 2 * Alternation.MIN_PAIRS * Alternation.N_ROUNDS + 100, 1.5)
+    run(tried, Alternation.WARM_UP + 3 * Alternation.MIN_RATIOS * Alternation.N_ROUNDS + 100, 1.5)
     assert not tried.is_on
     assert copied(tried).is_on
 
 
-def test_both_ways_are_timed_equally_long(run: Run) -> None:
-    were_on = run(Alternation(), Alternation.WARM_UP + 8 * Alternation.N_ROUNDS, 1.0)[Alternation.WARM_UP - 1 : -1]
-    assert were_on.count(True) == were_on.count(False) == 4 * Alternation.N_ROUNDS
+def test_it_is_left_out_a_third_of_the_time_while_it_is_compared(run: Run) -> None:
+    were_on = run(Alternation(), Alternation.WARM_UP + 12 * Alternation.N_ROUNDS, 1.0)[Alternation.WARM_UP - 1 : -1]
+    assert were_on.count(True) == 2 * were_on.count(False) == 8 * Alternation.N_ROUNDS
 
 
 def test_a_clock_that_stands_still_decides_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
