@@ -31,10 +31,10 @@ def save_checkpoint(buffer: ReplayBuffer, folder: str | PathLike[str], *, overwr
     :raises StorageError: if the buffer is of another kind, or the folder contains another buffer or other files
     :raises OSError: if it cannot be written; the folder is as it was
     """
-    saved: Any = buffer
-    if not hasattr(saved, "save_checkpoint"):  # compressed buffers, mixed and distributed ones
-        raise StorageError(f"only compressed replay buffers can be saved to a folder, got a {type(saved).__name__}")
-    saved.save_checkpoint(folder, overwrite=overwrite)
+    save = getattr(buffer, "save_checkpoint", None)  # of compressed buffers, mixed and distributed ones
+    if save is None:
+        raise StorageError(f"only compressed replay buffers can be saved to a folder, got a {type(buffer).__name__}")
+    save(folder, overwrite=overwrite)
 
 
 def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair: bool = False, **kwargs: Any) -> Any:

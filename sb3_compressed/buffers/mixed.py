@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from os import PathLike
@@ -14,12 +13,12 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
-from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.utils import get_device
 
 from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.mixed_checkpoint import MAX_PREFETCH, MixedManifest, part_folder, write_checkpoint
+from sb3_compressed.buffers.mixed_source import MixedSource, load_part, reason_not_to_save
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
@@ -32,9 +31,7 @@ from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
-from sb3_compressed.errors import BufferNotReady, CorruptStorage, StorageError
-from sb3_compressed.samplers.bound_sampler import BoundSampler
-from sb3_compressed.samplers.config import sampler_to_config
+from sb3_compressed.errors import BufferNotReady, StorageError
 from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.td_errors import validated_td_errors
 
@@ -146,8 +143,8 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
                 buffer_class = CompressedNStepReplayBuffer if "n_steps" in kwargs else CompressedReplayBuffer
         online = buffer_class(buffer_size, observation_space, action_space, device=device, n_envs=n_envs, **kwargs)
         options = {"sampler": kwargs["sampler"]} if "sampler" in kwargs else {}
-        others = [_Source.open(user_path(folder).absolute(), online, options) for folder in folders]
-        self._mix([_Source(online), *others], [1 - sum(shares), *shares], prefetch)
+        others = [MixedSource.open(user_path(folder).absolute(), online, options) for folder in folders]
+        self._mix([MixedSource(online), *others], [1 - sum(shares), *shares], prefetch)
 
     @classmethod
     def from_buffers(
@@ -164,10 +161,10 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         :raises TypeError: if they are not replay buffers
         """
         mixed = cls.__new__(cls)
-        mixed._mix([_Source(buffer) for buffer in buffers], weights, prefetch)
+        mixed._mix([MixedSource(buffer) for buffer in buffers], weights, prefetch)
         return mixed
 
-    def _mix(self, sources: Sequence[_Source], weights: Sequence[float], prefetch: int) -> None:
+    def _mix(self, sources: Sequence[MixedSource], weights: Sequence[float], prefetch: int) -> None:
         buffers = [source.buffer for source in sources]
         _validate_buffers(buffers)
         validate_integer("prefetch", prefetch, 0)
@@ -212,7 +209,7 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         _validate_buffers([buffer, *self.buffers[1:]])
         buffer.device = self.device
         self.discard_prefetched()
-        self._sources[0] = _Source(buffer)
+        self._sources[0] = MixedSource(buffer)
 
     @property
     def device(self) -> th.device:
@@ -459,7 +456,7 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         sources = enumerate(self._sources)
         found: dict[int, Any] = {number: source.buffer for number, source in sources if source.folder is None}
         for number, buffer in found.items():
-            reason = _reason_not_to_save(buffer, is_online=number == 0)
+            reason = reason_not_to_save(buffer, is_online=number == 0)
             if sum(other is buffer for other in found.values()) > 1:
                 reason = "is passed twice"
             if reason:
@@ -501,15 +498,15 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
                 f"{path} was saved with {manifest.classes.count(None)} folders of demonstrations that are read in "
                 f"place, pass them as demonstrations=; got {len(folders)}"
             )
-        online = _load_part(path, 0, manifest.classes[0], {**kwargs, "buffer_size": buffer_size}, sampler)
+        online = load_part(path, 0, manifest.classes[0], {**kwargs, "buffer_size": buffer_size}, sampler)
         own = "uniform" if online.sampler is None else copy.deepcopy(online._bound_sampler.configured)
         options = {"sampler": own} if manifest.passes_sampler else {}
-        sources = [_Source(online)]
+        sources = [MixedSource(online)]
         for number, name in enumerate(manifest.classes[1:], 1):
             if name is None:
-                sources.append(_Source.open(user_path(folders.pop(0)).absolute(), online, options))
+                sources.append(MixedSource.open(user_path(folders.pop(0)).absolute(), online, options))
             else:
-                sources.append(_Source(_load_part(path, number, name, kwargs)))
+                sources.append(MixedSource(load_part(path, number, name, kwargs)))
         mixed = cls.__new__(cls)
         mixed._mix(sources, manifest.weights, manifest.prefetch if prefetch is None else prefetch)
         return mixed
@@ -533,91 +530,6 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         # In a new list with new sources: a shallow copy must not change those of the original.
         online = state["_sources"][0].buffer
         vars(self).update(state, _sources=[source.reopened(online) for source in state["_sources"]])
-
-
-class _Source:
-    """A buffer that is sampled from.
-
-    :param buffer: the buffer
-    :param folder: the folder that it was opened from, ``None`` if it was passed
-    :param options: further arguments that it was opened with
-    """
-
-    #: The state of the sampler in a pickle, with the step of the folder; see :meth:`reopened`.
-    _saved: tuple[int, BoundSampler] | None = None
-
-    def __init__(self, buffer: ReplayBuffer, folder: Path | None = None, options: dict[str, Any] | None = None) -> None:
-        self.buffer = buffer
-        self.folder = folder
-        self.options = options or {}
-
-    @classmethod
-    def open(cls, folder: Path, online: ReplayBuffer, options: dict[str, Any]) -> _Source:
-        """Open a folder to read it in place, as a buffer like the online one."""
-        if not isinstance(online, CompressedReplay):
-            raise TypeError(
-                f"demonstrations are opened as the class of the online buffer, and {type(online).__name__} cannot read "
-                "folders; pass a buffer_class of sb3_compressed"
-            )
-        given = {**options, "output_dtype": online.output_dtype, "normalize_images": online.normalize_images}
-        if isinstance(online, NStepReplayBuffer):
-            given |= {"n_steps": online.n_steps, "gamma": online.gamma}
-        buffer = type(online).from_checkpoint(
-            folder, follow=True, device=online.device, num_threads=online.num_threads, **given
-        )
-        return cls(buffer, folder, options)
-
-    def reopened(self, online: ReplayBuffer) -> _Source:
-        """Return one whose folder was opened again; the state of its sampler continues if the folder is unchanged."""
-        if self.folder is None:
-            return self
-        source = _Source.open(self.folder, online, self.options)
-        buffer: Any = source.buffer
-        saved = copy.deepcopy(self._sampler_state())
-        if saved is not None and buffer.sampler is not None:
-            step, bound = saved
-            if (step, bound.n_rows, bound.n_envs) == (buffer._storage.store.step, buffer.buffer_size, buffer.n_envs):
-                buffer._bound_sampler = bound
-        return source
-
-    def _sampler_state(self) -> tuple[int, BoundSampler] | None:
-        """Return the sampler of a buffer in a folder, and the step of the folder that it belongs to."""
-        if self.buffer is None:  # unpickled
-            return self._saved
-        buffer: Any = self.buffer
-        return None if buffer.sampler is None else (buffer._storage.store.step, buffer._bound_sampler)
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self.folder is None:
-            return vars(self)
-        return {**vars(self), "buffer": None, "_saved": self._sampler_state()}
-
-
-def _reason_not_to_save(buffer: Any, *, is_online: bool) -> str:
-    """Return why a buffer could not be loaded from the checkpoint of a mixed buffer, empty if it could."""
-    if not any(type(buffer) is getattr(replay, name) for name in replay.__all__):
-        return f"is a {type(buffer).__name__}, which is no local replay buffer of this package"
-    if buffer._storage is not None and buffer._storage.is_follower:
-        return f"follows {buffer.folder}: load that folder into memory, or pass it as demonstrations="
-    if not is_online and buffer.sampler is not None and "class" in sampler_to_config(buffer.sampler):
-        return f"has the sampler {type(buffer.sampler).__name__}, which is not from this package"
-    return ""
-
-
-def _load_part(folder: Path, number: int, name: str | None, given: dict[str, Any], sampler: Any = None) -> Any:
-    """Load a buffer of a checkpoint.
-
-    :param name: name of its class
-    :param given: arguments of the caller; ``env`` is only for classes that take it
-    :raises CorruptStorage: if there is no such class, or the folder of the buffer is a link
-    """
-    path = part_folder(folder, number)
-    if name not in replay.__all__ or path.is_symlink():
-        raise CorruptStorage(f"{path} is a link, or no {name} of this package")
-    cls: Any = getattr(replay, name)
-    takes_env = "env" in inspect.signature(cls).parameters
-    options = {key: value for key, value in given.items() if key != "env" or takes_env}
-    return cls.from_checkpoint(path, **options, **({} if sampler is None else {"sampler": sampler}))
 
 
 def _normalized(weights: Sequence[float] | NDArray[np.float64], n_buffers: int) -> NDArray[np.float64]:

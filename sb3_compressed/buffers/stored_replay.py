@@ -128,6 +128,16 @@ class StoredReplay(SampledReplay):
         with self._lock:
             self._checkpoints.save(self, path, overwrite=overwrite)
 
+    def save_latest(self, folder: str | PathLike[str]) -> None:
+        """Save the buffer for :meth:`copy_checkpoint`: to a folder, or if it is in a folder already, to that one.
+
+        :param folder: receives what changed since the last save there
+        """
+        if self._storage is None:
+            self.save_checkpoint(folder, overwrite=True)
+        else:
+            self.flush()
+
     def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
         """Copy the last save or flush to a new folder, as hard links to the same files where possible.
 

@@ -223,10 +223,7 @@ class BufferCheckpointCallback(BaseCallback):
                 for number, part in buffer.saved_buffers().items()
             }
         for newest, (part, copy) in parts.items():
-            if part.is_in_memory:
-                part.save_checkpoint(newest, overwrite=True)
-            else:
-                part.flush()
+            part.save_latest(newest)
             part.copy_checkpoint(copy)
         if isinstance(buffer, MixedReplayBuffer):
             buffer.write_manifest(folder)

@@ -502,9 +502,6 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
-    #: Whether no folder has to be flushed, for :class:`.BufferCheckpointCallback`.
-    is_in_memory = True
-
     def save_checkpoint(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Save the transitions of all shards to a folder that all nodes reach: what changed since the last save.
 
@@ -523,6 +520,10 @@ class DistributedReplayBuffer(ReplayBuffer):
         self.flush()
         self._group.refresh_all()
         self._checkpoints.save(path, self._registry.writers, overwrite=overwrite)
+
+    def save_latest(self, folder: str | PathLike[str]) -> None:
+        """Save the buffer for :meth:`copy_checkpoint`; see :meth:`save_checkpoint`."""
+        self.save_checkpoint(folder, overwrite=True)
 
     def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
         """Copy the last save to a new folder, as hard links to the same files where possible.

@@ -554,10 +554,7 @@ class Shard:
         """
         rings: dict[str, SavedRing] = {}
         for name, ring in self._rings.items():
-            if ring.buffer.is_in_memory:
-                ring.buffer.save_checkpoint(ring_folder(folder, name), overwrite=True)
-            else:
-                ring.buffer.flush()
+            ring.buffer.save_latest(ring_folder(folder, name))
             if not cut.is_dir():
                 raise StorageError(f"{cut} was removed, since this save has failed or another one has replaced it")
             path = ring_folder(cut, name)

@@ -157,7 +157,14 @@ def test_public_attributes_are_those_of_the_online_buffer() -> None:
     buffer = mixed(cls=CompressedNStepReplayBuffer, n_steps=3, gamma=0.9)
     online: Any = buffer.online
     names = {name for name in dir(online) if not name.startswith("_")}
-    assert names - {*dir(buffer)} <= {"REIMPLEMENTED", "bound_sampler", "copy_checkpoint", "copy_info_dict", "episodes"}
+    assert names - {*dir(buffer)} <= {
+        "REIMPLEMENTED",
+        "bound_sampler",
+        "copy_checkpoint",
+        "copy_info_dict",
+        "episodes",
+        "save_latest",
+    }
     assert (buffer.n_steps, buffer.gamma, buffer.compression_method) == (3, 0.9, online.compression_method)
     assert not hasattr(mixed(), "n_steps"), "only with n-step returns"
     buffer.mine = 5  # type: ignore[attr-defined]
