@@ -7,6 +7,7 @@ copied, and have no class.
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checked_json import read_object, with_checksum, without_checksum, write_object
 from sb3_compressed.storage.files import UNFINISHED, flush_path, make_folder_durably
+from sb3_compressed.storage.lock import LOCK_NAME, FolderLock
 
 __all__ = ["MAX_PREFETCH", "MixedManifest", "is_mixed", "part_folder", "write_checkpoint"]
 
@@ -23,6 +25,8 @@ MANIFEST_NAME = "mixed.json"
 VERSION = 1
 MAX_PREFETCH = 256  # a folder must not fill the memory
 N_BUFFERS = range(1, 257)
+#: What a save writes to a folder.
+OWN_NAME = re.compile(rf"part-[0-9]+|{LOCK_NAME}|{re.escape(MANIFEST_NAME)}(\.{UNFINISHED})?")
 SCHEMA = {
     "version": range(VERSION, VERSION + 1),
     "weights": [float, N_BUFFERS],
@@ -87,9 +91,12 @@ def part_folder(folder: Path, number: int) -> Path:
 def write_checkpoint(folder: Path, write: Callable[[Path], None], *, overwrite: bool) -> None:
     """Write a checkpoint to a new folder, which gets its name when it is complete.
 
+    What a save has left that was killed is replaced.
+
     :param write: writes it to the folder that is passed
     :param overwrite: whether to replace the checkpoint of another mixed buffer, which stays until then
-    :raises StorageError: if the folder contains a checkpoint that may not be replaced, or something else
+    :raises StorageError: if the folder contains a checkpoint that may not be replaced, or something else, or if
+        another process saves to it
     """
     exists = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if exists and not is_mixed(folder):
@@ -98,20 +105,45 @@ def write_checkpoint(folder: Path, write: Callable[[Path], None], *, overwrite: 
         raise StorageError(f"{folder} contains a mixed buffer; pass overwrite=True to replace it, or another folder")
     unfinished, replaced = (folder.with_name(f"{folder.name}.{suffix}") for suffix in (UNFINISHED, "replaced"))
     for other in (unfinished, replaced):
-        if other.exists():
-            raise StorageError(f"{other} exists, perhaps from a save that was killed; move or delete it")
+        _require_left_by_save(other)
     make_folder_durably(unfinished)
+    lock = FolderLock(unfinished).acquire()
     try:
+        for path in unfinished.iterdir():  # of a save that was killed
+            if path.name != LOCK_NAME:
+                _delete(path)
         write(unfinished)
         flush_path(unfinished)
         if exists:
+            _delete(replaced)  # of a save that was killed when it was complete
             folder.rename(replaced)
         elif folder.exists():
             folder.rmdir()
+        lock.release()  # Windows renames no folder with open files
         unfinished.rename(folder)
         flush_path(folder.parent)
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if exists and not folder.exists():
+            replaced.rename(folder)
+        _delete(unfinished)
+        lock.release()
         raise
-    if exists:
-        shutil.rmtree(replaced)
+    (folder / LOCK_NAME).unlink(missing_ok=True)
+    _delete(replaced)
+
+
+def _require_left_by_save(folder: Path) -> None:
+    """Raise if there is a folder, or something else, that no save has left."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        names = [folder.name]
+    else:
+        names = [path.name for path in folder.iterdir() if not OWN_NAME.fullmatch(path.name)] if folder.exists() else []
+    if names:
+        raise StorageError(f"{folder} is needed for a moment, but contains {names[0]}; move it or use another folder")
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

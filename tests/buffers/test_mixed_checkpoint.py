@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import errno
 import json
+import os
 import shutil
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import torch as th
 from numbered import COUNTER, DICTS, IMAGES, add_steps
+from programs import run_python
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
@@ -37,6 +40,7 @@ from sb3_compressed import (
 from sb3_compressed.cli.sources import find_source
 from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.storage.checked_json import with_checksum
+from sb3_compressed.storage.lock import FolderLock
 
 DEMOS = 100_000  # first step of the demonstrations
 
@@ -247,10 +251,86 @@ def test_a_save_that_fails_changes_nothing_and_can_be_repeated(
     assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)
 
 
-def test_what_a_killed_save_has_left_is_named(tmp_path: Path) -> None:
+SAVE_AND_BE_KILLED = """
+import os, pathlib, signal, sys
+from sb3_compressed import load_checkpoint
+
+buffer = load_checkpoint(sys.argv[1], device="cpu")
+rename = pathlib.Path.rename
+
+def rename_unless_killed(path, target):
+    if pathlib.Path(target).name == sys.argv[2]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(path, target)
+
+pathlib.Path.rename = rename_unless_killed
+buffer.save_checkpoint(sys.argv[1], overwrite=True)
+"""
+
+
+@pytest.mark.parametrize("before", ["segment-1", "saved.replaced", "saved"])
+def test_the_save_after_one_that_was_killed_succeeds(before: str, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    buffer = mixed()
+    buffer.save_checkpoint(folder)
+    if before.startswith("segment"):
+        before = next(folder.glob("part-1/*1.*")).name
+    killed = run_python(["-c", SAVE_AND_BE_KILLED, folder, before], os.environ)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = {path.name for path in tmp_path.iterdir()}
+    assert "saved.unfinished" in left
+    assert len(left & {"saved", "saved.replaced"}) == 1
+    buffer.save_checkpoint(folder, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+    assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)
+
+
+@pytest.mark.parametrize("target", ["saved.replaced", "saved"])
+def test_an_interrupted_rename_leaves_the_checkpoint_of_before(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "saved"
+    mixed().save_checkpoint(folder)
+    before = content(tmp_path)
+    rename = Path.rename
+
+    def interrupted(path: Path, to: Path) -> Path:
+        if to.name == target and path.name != "saved.replaced":
+            raise KeyboardInterrupt
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mixed().save_checkpoint(folder, overwrite=True)
+    assert content(tmp_path) == before
+
+
+def test_two_processes_do_not_save_to_one_folder_at_once(tmp_path: Path) -> None:
     (tmp_path / "saved.unfinished").mkdir()
-    with pytest.raises(StorageError, match=r"saved\.unfinished exists"):
+    lock = FolderLock(tmp_path / "saved.unfinished").acquire()
+    with pytest.raises(StorageError, match="written to by"):
         mixed().save_checkpoint(tmp_path / "saved")
+    assert [path.name for path in (tmp_path / "saved.unfinished").iterdir()] == ["lock"]
+    lock.release()
+    mixed().save_checkpoint(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("suffix", ["unfinished", "replaced"])
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+def test_what_no_save_has_left_is_not_touched(suffix: str, kind: str, tmp_path: Path) -> None:
+    other = tmp_path / f"saved.{suffix}"
+    (tmp_path / "elsewhere").mkdir()
+    if kind == "file":
+        other.write_text("mine")
+    elif kind == "link":
+        other.symlink_to(tmp_path / "elsewhere")
+    else:
+        other.mkdir()
+        (other / "notes.txt").write_text("mine")
+    before = content(tmp_path)
+    with pytest.raises(StorageError, match=rf"saved\.{suffix} is needed"):
+        mixed().save_checkpoint(tmp_path / "saved")
+    assert content(tmp_path) == before
 
 
 def test_an_online_buffer_in_a_folder_is_copied(tmp_path: Path) -> None:
