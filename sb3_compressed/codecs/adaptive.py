@@ -8,6 +8,7 @@ equal tile, as in LZ77 (Ziv and Lempel 1977). Decoding is copying, which is fast
 A payload begins with one byte ``h``:
 
 - ``h`` < 2: the rest is a payload of ``zstd-dict``, with its header byte ``h``;
+- 253: the rest is a payload of ``zstd-dict`` of the filtered frame, see :mod:`.filtering`;
 - 254: the rest is a block of LZ4 with the dictionary of ``zstd-dict``; 255: the rest is the frame, uncompressed;
 - otherwise: a sequence of pieces. The *source* starts at the first byte of reference ``h - 2`` and advances with the
   frame. A piece is a number, how many bytes to copy from the source, and a second number:
@@ -37,7 +38,8 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import UINT8, BytesCodec, Levels, TrainableCodec, frame_bytes
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
-from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE, LZ4_BLOCK, RAW
+from sb3_compressed.codecs.delta_headers import FILTERED, FIRST_REFERENCE, LZ4_BLOCK, RAW
+from sb3_compressed.codecs.filtering import PlaneLayout, filtered
 from sb3_compressed.codecs.lz4_library import lz4_functions
 from sb3_compressed.codecs.reference_frames import (
     MAX_FRAME_NBYTES,
@@ -53,9 +55,11 @@ from sb3_compressed.errors import CodecError, CorruptPayload
 __all__ = ["OBJECTIVES", "Adaptive", "ReferenceFrames", "coder_of"]
 
 #: Coders of frames without a small delta.
-CODERS = "raw", "lz4", "zstd"
+CODERS = "raw", "lz4", "lz4hc", "zstd", "filter"
 #: Levels of Zstandard that ``auto`` may choose. It decodes at the same speed whatever the level.
 LEVELS = 3, 12, 19
+#: The same for filtered frames, which hardly become smaller with a higher level.
+FILTER_LEVELS = 3, 12
 #: Variants of ``auto``: names of time budgets, see :mod:`sb3_compressed.arrays.time_budget`.
 OBJECTIVES = "small", "balanced", "fast"
 #: What a choice between candidates decides.
@@ -65,6 +69,7 @@ N_HELD_OUT = 24
 #: Frames of more channels are not images.
 MAX_CHANNELS = 4
 
+HEADER_FILTERED = bytes([FILTERED])
 INT64 = np.dtype(np.int64)
 LOCATION = attrgetter("_location")
 
@@ -81,10 +86,12 @@ class Adaptive(BytesCodec, TrainableCodec):
         of both
     :param objective: one of :data:`OBJECTIVES` if the coder may be chosen while it is used, as ``auto`` does
     :param tries_delta: whether frames are compared with the references
-    :param coder: how frames without a small delta are encoded: ``"zstd"``, ``"lz4"`` or ``"raw"``
+    :param coder: how frames without a small delta are encoded: ``"raw"``, ``"lz4"``, ``"lz4hc"`` (LZ4's slow encoder),
+        ``"zstd"``, or ``"filter"`` (``"zstd"`` after the filter of smooth pictures)
     :param channels: the number of channels of frames that are stored in channel-last order
     :param channel_last_nbytes: the size of these frames in bytes; 0 if all frames are stored in C order
     :param finds_tiles: whether the encoder searches for equal tiles in the frame itself, which takes more time
+    :param planes: the lines and planes of frames that may be filtered
     """
 
     name: ClassVar[str] = "delta"
@@ -117,9 +124,11 @@ class Adaptive(BytesCodec, TrainableCodec):
     channel_last_nbytes: int = field(default=0, repr=False, metadata=OMITTED_BY_DEFAULT)
     finds_tiles: bool = field(default=False, repr=False, metadata=OMITTED_BY_DEFAULT)
     tries_delta: bool = field(default=True, repr=False, metadata=OMITTED_BY_DEFAULT)
+    planes: PlaneLayout = field(default=PlaneLayout(), repr=False, metadata=OMITTED_BY_DEFAULT)
 
     _lz4: Lz4Blocks = field(init=False, repr=False, compare=False)
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
+    _plain_zstd: ZstdDict = field(init=False, repr=False, compare=False)
     _encoder: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)
     _location: NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
@@ -141,11 +150,13 @@ class Adaptive(BytesCodec, TrainableCodec):
         if self.channels < 1 or self.channel_last_nbytes < 0 or self.channel_last_nbytes % self.channels:
             raise CodecError(f"frames of {self.channel_last_nbytes} bytes cannot have {self.channels} channels")
         object.__setattr__(self, "_zstd", ZstdDict(self.compresslevel, self.dictionary))
+        object.__setattr__(self, "_plain_zstd", ZstdDict(self.compresslevel))
         object.__setattr__(self, "_lz4", Lz4Blocks(self.dictionary))
         # Kernels read the references by address; the codec, which every slot refers to, keeps them alive.
         dictionary = np.frombuffer(self._lz4.dictionary, dtype=np.uint8)
         location = [references.rows.ctypes.data, len(references.content), references.frame_nbytes]
         location = [*location, dictionary.ctypes.data, dictionary.size, self.channel_last_nbytes, self.channels]
+        location = [*location, self.planes.line_nbytes, self.planes.plane_nbytes]
         object.__setattr__(self, "_location", np.array([location], dtype=np.int64))
 
     def prepare(self) -> None:
@@ -200,8 +211,10 @@ class Adaptive(BytesCodec, TrainableCodec):
         """Return this codec with each other coder; see :meth:`TrainableCodec.candidates`."""
         if not self.objective:
             return []
-        codecs = [replace(self, coder="raw", tries_delta=False), replace(self, coder="lz4", tries_delta=False)]
+        codecs = [replace(self, coder=coder, tries_delta=False) for coder in ("raw", "lz4", "lz4hc")]
         codecs += [replace(self, coder="zstd", tries_delta=False, compresslevel=level) for level in LEVELS]
+        if self.planes.fits(frames[:1].nbytes):
+            codecs += [replace(self, coder="filter", tries_delta=False, compresslevel=level) for level in FILTER_LEVELS]
         if self.references:
             with_deltas = [replace(codec, tries_delta=True, tries_zstd=True) for codec in codecs]
             codecs += [codec._without_vain_tries(codec.encode(frames)) for codec in with_deltas]
@@ -221,9 +234,9 @@ class Adaptive(BytesCodec, TrainableCodec):
             and frames.size > 0
             and frames.transpose(0, 2, 3, 1).flags.c_contiguous
         )
-        if not is_channel_last:
-            return replace(self, channels=1, channel_last_nbytes=0)
-        return replace(self, channels=frames.shape[1], channel_last_nbytes=frames[0].nbytes)
+        channels, channel_last_nbytes = (frames.shape[1], frames[0].nbytes) if is_channel_last else (1, 0)
+        planes = PlaneLayout.of(frames.shape[1:], frames.itemsize)
+        return replace(self, channels=channels, channel_last_nbytes=channel_last_nbytes, planes=planes)
 
     def _rows(self, frames: NDArray[Any]) -> NDArray[np.uint8]:
         """Return frames as bytes ``(n, frame_nbytes)`` in the order in which they are stored."""
@@ -243,9 +256,14 @@ class Adaptive(BytesCodec, TrainableCodec):
         return replace(self, coder="lz4", compresslevel=level, tries_delta=True, tries_zstd=True)
 
     @property
+    def _uses_zstd(self) -> bool:
+        return self.coder in ("zstd", "filter")
+
+    @property
     def coder_name(self) -> str:
         """What encodes frames, e.g. ``"delta + zstd/12"``: deltas, and the coder of frames without a small one."""
-        coder = f"zstd/{self.compresslevel}" if self.coder == "zstd" else self.coder
+        prefix = "filter + " if self.coder == "filter" else ""
+        coder = f"{prefix}zstd/{self.compresslevel}" if self._uses_zstd else self.coder
         return f"delta + {coder}" if self.references and self.tries_delta else coder
 
     @property
@@ -256,6 +274,7 @@ class Adaptive(BytesCodec, TrainableCodec):
     def release_encoder(self) -> None:
         """Free the encoder's tables; see :meth:`TrainableCodec.release_encoder`."""
         self._zstd.release_encoder()
+        self._plain_zstd.release_encoder()
         self._lz4.release_encoder()
         self._encoder.clear()
 
@@ -283,8 +302,8 @@ class Adaptive(BytesCodec, TrainableCodec):
             payloads.append(data[start:end])
             start = end
         if tried:
-            most = 1.0 if self.coder != "zstd" else self.MAX_ZSTD_RATIO
-            if self.coder == "zstd" and self.compresslevel > LEVELS[0]:
+            most = self.MAX_ZSTD_RATIO if self._uses_zstd else 1.0
+            if self._uses_zstd and self.compresslevel > LEVELS[0]:
                 most = self.MAX_HIGH_LEVEL_RATIO
             others = self._encode_whole(rows if len(tried) == n_frames else rows[tried])
             for index, other in zip(tried, others, strict=True):
@@ -311,11 +330,16 @@ class Adaptive(BytesCodec, TrainableCodec):
 
     def _encode_whole(self, rows: NDArray[np.uint8]) -> list[bytes]:
         """Return the payloads of frames ``(n, frame_nbytes)`` without references."""
-        if self.coder == "zstd":
+        if self.coder == "filter" and self.planes.fits(rows.shape[1]):
+            is_channel_last = rows.shape[1] == self.channel_last_nbytes
+            payloads = self._plain_zstd.encode(filtered(rows, self.planes, is_channel_last=is_channel_last))
+            return [HEADER_FILTERED + payload for payload in payloads]
+        if self._uses_zstd:
             return self._zstd.encode(rows)
         if self.coder == "raw":
             return raw_payloads(rows)
-        payloads = self._lz4.encode(rows) if rows.size else [b""] * len(rows)
+        encode = self._lz4.encode if self.coder == "lz4" else self._lz4.encode_smaller
+        payloads = encode(rows) if rows.size else [b""] * len(rows)
         larger = [index for index, payload in enumerate(payloads) if not payload]
         if larger:
             raw = raw_payloads(rows if len(larger) == len(rows) else rows[larger])
@@ -346,12 +370,19 @@ class Adaptive(BytesCodec, TrainableCodec):
         decompress = 0 if functions is None else functions.decompress_safe_using_dict
         scratch = np.empty(rows.shape[1], dtype=np.uint8)
         if kernels.decode_deltas(places, locations, decompress, scratch, rows, done):
-            left = np.flatnonzero(done == 0)
-            ZstdDict.decode_rows([codec._zstd for codec in codecs], places, rows, done)
-            kernels.separate_frames(left[done[left] == 1], places, locations, scratch, rows)
+            left, compressed = np.flatnonzero(done == 0), places.copy()
+            kernels.skip_filter_headers(left, locations, rows.shape[1], compressed)
+            ZstdDict.decode_rows([codec._zstd for codec in codecs], compressed, rows, done)
+            kernels.restore_frames(left[done[left] == 1], places, locations, scratch, rows)
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload that no kernel has decoded; see :class:`BytesCodec`."""
+        if payload[:1] == HEADER_FILTERED and self.planes.fits(nbytes):
+            differences = np.frombuffer(self._plain_zstd.decompress_frame(payload[1:], nbytes), dtype=np.uint8)
+            rows = differences.reshape(1, -1).copy()
+            if rows.shape[1] == nbytes:
+                delta_kernels().unfilter_rows(self.planes.line_nbytes, self.planes.plane_nbytes, rows)
+            return rows.tobytes()
         if payload[:1] == HEADER_LZ4:
             raw: bytes = lz4.block.decompress(payload[1:], uncompressed_size=nbytes, dict=self._lz4.dictionary)
         elif coder_of(payload) == "zstd":
@@ -370,4 +401,6 @@ class Adaptive(BytesCodec, TrainableCodec):
 def coder_of(payload: bytes) -> str:
     """Return which coder wrote a payload of ``delta``."""
     header = payload[0] if payload else 0
-    return "zstd" if header < FIRST_REFERENCE else {LZ4_BLOCK: "lz4", RAW: "raw"}.get(header, "delta")
+    return (
+        "zstd" if header < FIRST_REFERENCE else {FILTERED: "filter", LZ4_BLOCK: "lz4", RAW: "raw"}.get(header, "delta")
+    )

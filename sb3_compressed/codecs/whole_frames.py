@@ -7,6 +7,7 @@ A payload is one header byte and the bytes of the frame in C order, or a block i
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import lz4.block
 import numpy as np
@@ -18,6 +19,8 @@ from sb3_compressed.codecs.reference_frames import delta_kernels
 
 __all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
 
+#: Level of LZ4HC; higher ones take longer for hardly smaller blocks.
+HC_LEVEL = 9
 HEADER_LZ4, HEADER_RAW = bytes([LZ4_BLOCK]), bytes([RAW])
 
 
@@ -42,8 +45,7 @@ class Lz4Blocks:
         """Compress frames ``(n, frame_nbytes)``; the payload of one that does not become smaller is empty."""
         functions = lz4_functions()
         if functions is None:
-            blocks = [lz4.block.compress(row, store_size=False, dict=self.dictionary) for row in rows]
-            return [HEADER_LZ4 + block if 1 + len(block) < rows.shape[1] else b"" for block in blocks]
+            return self._encode(rows)
         streams = self._streams[:2]  # a copy: another thread may clear the list
         if not streams:
             self._streams[:] = streams = [loaded_stream(b""), loaded_stream(self.dictionary)]
@@ -55,6 +57,14 @@ class Lz4Blocks:
         data = payloads[:n_bytes].tobytes()
         bounds = [0, *ends.tolist()]
         return [data[start:end] for start, end in pairwise(bounds)]
+
+    def encode_smaller(self, rows: NDArray[np.uint8]) -> list[bytes]:
+        """Compress frames with LZ4HC, which takes ten times as long; see :meth:`encode`."""
+        return self._encode(rows, mode="high_compression", compression=HC_LEVEL)
+
+    def _encode(self, rows: NDArray[np.uint8], **options: Any) -> list[bytes]:
+        blocks = [lz4.block.compress(row, store_size=False, dict=self.dictionary, **options) for row in rows]
+        return [HEADER_LZ4 + block if 1 + len(block) < rows.shape[1] else b"" for block in blocks]
 
     def release_encoder(self) -> None:
         """Free what only encoding needs; it is created again when needed."""

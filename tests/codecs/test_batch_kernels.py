@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from roundtrips import decode_guarded, roundtrip
 
 from sb3_compressed.codecs import BytesCodec, TrainableCodec, get_codec, lz4, zstd, zstd_dict
+from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.common.probes import FORCE_FALLBACKS
 from sb3_compressed.errors import CorruptPayload
@@ -23,7 +25,7 @@ LIBRARIES = {
     "zstd": (zstd, "zstd_functions"),
     "zstd-dict": (zstd_dict, "zstd_functions"),
 }
-NAMES = [*LIBRARIES, "none"]
+NAMES = [*LIBRARIES, "none", "filter"]
 SIZE = 200
 RELAXED = settings(examples(150), suppress_health_check=list(HealthCheck))
 needs_libraries = pytest.mark.skipif(FORCE_FALLBACKS, reason="the kernels are not used")
@@ -37,6 +39,8 @@ def smooth_frames(n: int, size: int) -> NDArray[np.uint8]:
 
 
 def codec_of(name: str) -> BytesCodec:
+    if name == "filter":
+        return Adaptive(coder="filter", planes=PlaneLayout(20, SIZE // 2))
     codec = get_codec(name)
     codec = codec.train(smooth_frames(100, 128)) if isinstance(codec, TrainableCodec) else codec
     assert isinstance(codec, BytesCodec)

@@ -17,6 +17,7 @@ from roundtrips import Plain, moving_boxes, roundtrip
 from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, codec_from_config, get_codec, registry
 from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
 from sb3_compressed.codecs.config import abbreviate, arguments_from_json, dtype_from_text
+from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.rle import Rle
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError
@@ -68,10 +69,13 @@ def test_every_codec_survives_json(name: str) -> None:
             '"references": {"content": "AAAA", "frame_nbytes": 3}, "tries_zstd": false}}',
         ),
         (
-            Adaptive(-7, b"dict", ReferenceFrames(bytes(3), 3), True, "fast", "lz4", 3, 12, True),
+            Adaptive(
+                -7, b"dict", ReferenceFrames(bytes(3), 3), True, "fast", "lz4", 3, 12, True, False, PlaneLayout(2, 4)
+            ),
             '{"name": "delta", "fields": {"compresslevel": -7, "dictionary": "ZGljdA==", '
             '"references": {"content": "AAAA", "frame_nbytes": 3}, "tries_zstd": true, "objective": "fast", '
-            '"coder": "lz4", "channels": 3, "channel_last_nbytes": 12, "finds_tiles": true}}',
+            '"coder": "lz4", "channels": 3, "channel_last_nbytes": 12, "finds_tiles": true, "tries_delta": false, '
+            '"planes": {"line_nbytes": 2, "plane_nbytes": 4}}}',
         ),
     ],
     ids=["rle", "zstd-dict", "delta", "auto"],

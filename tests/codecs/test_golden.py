@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs import available_codecs, get_codec
 from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
 from sb3_compressed.codecs.delta_kernels import encode_deltas
+from sb3_compressed.codecs.filtering import PlaneLayout, filtered
 from sb3_compressed.errors import CorruptPayload
 
 FRAMES: dict[str, NDArray[Any]] = {
@@ -194,3 +195,17 @@ def test_malformed_deltas_are_corrupt(payload: str) -> None:
         codec.decode_into([bytes.fromhex(DELTAS[0]), bytes.fromhex(payload)], guarded[1:3])
     assert caught.value.index == 1
     assert (guarded[[0, 3]] == 7).all()
+
+
+def test_a_filtered_frame_is_decoded_as_in_the_golden_payload() -> None:
+    # Red less green, green, and blue less green, each less the line above; all modulo 256.
+    red, green, blue = [[10, 20], [11, 22]], [[5, 5], [6, 250]], [[0, 255], [1, 7]]
+    frame = np.array([[red, green, blue]], dtype=np.uint8)
+    codec = Adaptive(coder="filter", planes=PlaneLayout(2, 4))
+    differences = [5, 15, 0, 13, 5, 5, 1, 245, 251, 250, 0, 19]
+    payload = bytes.fromhex("fd 00 00 00 61 00 00") + bytes(differences)  # Zstandard: one block, uncompressed
+    out = np.empty_like(frame)
+    codec.decode_into([payload], out)
+    np.testing.assert_array_equal(out, frame)
+    row = filtered(frame.reshape(1, -1), codec.planes, is_channel_last=False)
+    assert row.tolist() == [differences]

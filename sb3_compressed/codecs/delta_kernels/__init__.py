@@ -1,9 +1,10 @@
 """The numba kernels of ``delta``; :mod:`sb3_compressed.codecs.adaptive` documents the wire format."""
 
-from sb3_compressed.codecs.delta_kernels.decoder import decode_deltas, separate_frames
+from sb3_compressed.codecs.delta_kernels.decoder import decode_deltas, restore_frames
 from sb3_compressed.codecs.delta_kernels.encoder import encode_deltas
 from sb3_compressed.codecs.delta_kernels.references import word_differences
 from sb3_compressed.codecs.delta_kernels.source_search import TABLE_BITS, index_words
+from sb3_compressed.codecs.delta_kernels.unfiltering import skip_filter_headers, unfilter_rows
 from sb3_compressed.codecs.delta_kernels.whole_frames import encode_blocks
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "encode_blocks",
     "encode_deltas",
     "index_words",
-    "separate_frames",
+    "restore_frames",
+    "skip_filter_headers",
+    "unfilter_rows",
     "word_differences",
 ]

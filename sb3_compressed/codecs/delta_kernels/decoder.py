@@ -16,6 +16,7 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     new_recent,
     push_offset,
 )
+from sb3_compressed.codecs.delta_kernels.unfiltering import is_filtered, unfilter
 from sb3_compressed.codecs.delta_kernels.whole_frames import (
     decompress_safe_using_dict,
     separate_channels,
@@ -23,7 +24,7 @@ from sb3_compressed.codecs.delta_kernels.whole_frames import (
 from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
 from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, helper, kernel
 
-__all__ = ["decode_deltas", "separate_frames"]
+__all__ = ["decode_deltas", "restore_frames"]
 
 MAX_BLOCK = 0x7E000000  # LZ4_MAX_INPUT_SIZE
 
@@ -140,8 +141,8 @@ def decode_deltas(
 
     :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
     :param locations: for each codec the address of its references, their size in bytes, the size of one of them, the
-        address of its dictionary for LZ4 and its size, and the size and the number of channels of frames that it stores
-        in channel-last order, ``(n_codecs, 7)``
+        address of its dictionary for LZ4 and its size, the size and the number of channels of frames that it stores in
+        channel-last order, and the bytes of a line and a plane of filtered frames, ``(n_codecs, 9)``
     :param decompress: the address of ``LZ4_decompress_safe_usingDict``, 0 if there is none
     :param channel_last: scratch memory for a frame, ``(frame_nbytes,)``
     :param frames: output, ``(n, frame_nbytes)``
@@ -160,7 +161,9 @@ def decode_deltas(
         if not 0 <= codec < len(locations):
             raise IndexError("the codec index of a payload is out of range")
         payload, payload_size = places[k, 0], places[k, 1]
-        references, references_size, reference_size, dictionary, dictionary_size, of_size, channels = locations[codec]
+        references, references_size, reference_size, dictionary, dictionary_size, of_size, channels = locations[
+            codec, :7
+        ]
         frame = frames.ctypes.data + k * size
         is_channel_last = of_size == size
         target = channel_last.ctypes.data if is_channel_last else frame
@@ -184,22 +187,24 @@ def decode_deltas(
 
 
 @kernel(types.void, INTS, INT_ROWS, INT_ROWS, BYTES, BYTE_ROWS)
-def separate_frames(
+def restore_frames(
     indices: NDArray[np.int64],
     places: NDArray[np.int64],
     locations: NDArray[np.int64],
     channel_last: NDArray[np.uint8],
     frames: NDArray[np.uint8],
 ) -> None:
-    """Separate the channels of frames that were decoded elsewhere, if their codec stores them in channel-last order.
+    """Undo the filter of frames that zstd has decoded, or separate their channels, if they are channel-last.
 
     :param indices: the indices of these frames
     :param places: see :func:`decode_deltas`, which has checked the codec indices; so are the others
     """
     size = frames.shape[1]
     for k in indices:
-        of_size, channels = locations[places[k, 2], 5:]
-        if of_size == size:
-            frame = frames.ctypes.data + k * size
+        of_size, channels, line, plane = locations[places[k, 2], 5:]
+        frame = frames.ctypes.data + k * size
+        if is_filtered(places[k, 0], places[k, 1], line, plane, size):
+            unfilter(frame, line, plane, size)
+        elif of_size == size:
             copy_bytes(frame, channel_last.ctypes.data, size, size)
             separate_channels(channel_last.ctypes.data, frame, size // channels, channels)
