@@ -26,7 +26,8 @@ def pictures(n: int, shape: tuple[int, ...], dtype: Any = np.uint8) -> NDArray[A
     y, x = np.mgrid[: height_width[0], : height_width[1]]
     gray = 120 + 90 * np.sin(waves[:, 0] * x + waves[:, 1] * y + rng.uniform(0, 6, (n, 1, 1)))
     noise = rng.integers(0, 3, (n, *shape))
-    return (noise + (gray if channel_axis is None else np.expand_dims(gray, channel_axis))).astype(dtype)
+    frames: NDArray[Any] = noise + (gray if channel_axis is None else np.expand_dims(gray, channel_axis))
+    return frames.astype(dtype)
 
 
 def channel_last(frames: NDArray[Any]) -> NDArray[Any]:
