@@ -16,6 +16,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import alternating_buffers
 import blind_cliffwalk
 import decoding_ahead
 import distributed_buffer
@@ -60,6 +61,7 @@ UNITS = {
         "Times of this machine.",
     ),
     "blind_cliffwalk": "Numbers of updates.",
+    "alternating_buffers": "Ratios to SB3's buffer in the same training.",
     "decoding_ahead": "Ratios of one training to itself.",
     "scale": "Ratios to the same buffer with the fewest transitions.",
     "collector_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
@@ -67,6 +69,7 @@ UNITS = {
 }
 #: Titles of pages.
 TITLES = {
+    "alternating_buffers": "Two buffers in one training",
     "blind_cliffwalk": "Prioritized replay on the Blind Cliffwalk",
     "codecs": "Codecs and other packages",
     "collector_learning": "Learning with collectors",
@@ -125,6 +128,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [scale.table(results)]
     if benchmark == "training":
         return training.sections(results)
+    if benchmark == "alternating_buffers":
+        return alternating_buffers.sections(results)
     if benchmark == "decoding_ahead":
         return decoding_ahead.sections(results)
     if benchmark == "persistence":

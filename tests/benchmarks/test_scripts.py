@@ -250,6 +250,17 @@ def test_training_benchmark_writes_its_results(folder: Path) -> None:
     assert all(len(measured["runs"]) == 1 for measured in of_label.values())
 
 
+def test_buffers_alternate_in_one_training(folder: Path) -> None:
+    printed, results = run("alternating_buffers", folder)
+    [of_label] = results.values()
+    assert of_label.keys() == {"auto", "SB3:optimized"}
+    for measured in of_label.values():
+        assert measured["low"] <= measured["time"] <= measured["high"]
+        assert measured["pairs"] == 2
+    assert 0 < of_label["auto"]["memory"] < 1
+    assert printed.count("DQN, recorded:Noise84-v0") == 2
+
+
 def test_prioritized_learning_benchmark_continues_where_it_ended(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("minatar", reason="MinAtar is not installed: benchmarks/environments.txt")
     flags = ["--runs", str(tmp_path / "runs.jsonl")]
