@@ -9,7 +9,7 @@ batch is decoded ahead, see :mod:`.alternation`.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -125,12 +125,16 @@ class PredictedBatch(BatchAhead):
 
 
 def _expected(history: list[Between]) -> Between:
-    """Return what will happen until the next batch, by the period that has fitted the history for longest."""
+    """Return what will happen until the next batch: what the period says that has fitted for longest, or what is usual.
+
+    A period counts once it has repeated. Otherwise, something that happened once, such as an evaluation, would be
+    expected again after each number of batches in turn.
+    """
     latest = history[::-1]
-    best, longest = 1, -1
+    best, longest = 0, 0
     for period in range(1, LONGEST_PERIOD + 1):
         pairs = enumerate(zip(latest, latest[period:], strict=False))
         fitted = next((n for n, (now, before) in pairs if now != before), len(latest) - period)
-        if fitted > longest:
+        if fitted >= period and fitted > longest:
             best, longest = period, fitted
-    return latest[min(best, len(latest)) - 1]
+    return latest[best - 1] if best else Counter(latest).most_common(1)[0][0]

@@ -153,6 +153,15 @@ def test_random_numbers_of_others_change_nothing_but_the_time(surprise: Callable
         assert_same_batch(batch, expected)
 
 
+def test_what_happens_once_costs_one_batch(n_ready: Callable[[], int]) -> None:
+    def evaluate(buffer: Any, step: int) -> None:
+        if step % 80 == 79:
+            np.random.rand(step)  # noqa: NPY002
+
+    trained(new_buffer(), counterpart("plain"), 320, between=evaluate)
+    assert n_ready() >= 80 - 3 - 2, "3 of 80 batches follow an evaluation, and the first ones cannot be predicted"
+
+
 def test_failing_predictions_are_given_up_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, n_ready: Callable[[], int]
 ) -> None:
