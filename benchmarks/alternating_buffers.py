@@ -11,7 +11,7 @@ memory, the environment and the process.
 Trainings are those of ``training.py`` with a replay buffer. Each turn takes ``CYCLES`` cycles of an update and the
 steps before the next one, and is compared with both of its neighbors. Its first cycles are not measured: what other
 threads do for the buffer of the turn before ends in them, and the caches are filled. Transitions of a turn are added to
-its buffer alone, so each holds half of them.
+its buffer alone, so each holds half of them, and a batch after a turn of the other cannot be predicted.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def measure(
     if isinstance(buffer, CompressedReplay):
         found = buffer_statistics(buffer)
         result["memory"] = found.memory_nbytes / found.raw_memory_nbytes
-        result["decoded_ahead"] = found.batches_decoded_ahead / found.batches
+        result["decoded_ahead"] = found.decoded_ahead
     return result
 
 
