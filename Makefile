@@ -20,7 +20,7 @@ PEER_SOURCES := BeamRider Enduro MsPacman:trained Crafter-v0 CarRacing-v3 Doom84
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
 
-.PHONY: demo apex test test-all coverage bounds fallbacks upstream d3rlpy zoo soak bench bench-quick peers report docs pictures lint format clean
+.PHONY: demo apex test test-all cuda coverage bounds fallbacks upstream d3rlpy zoo soak bench bench-quick peers report docs pictures lint format clean
 
 demo: $(VENV)/.demo  ## train DQN with SB3's buffer and a compressed one; compare weights, memory and time
 	$(BIN)/python examples/demo.py
@@ -47,6 +47,9 @@ fallbacks: $(VENV)/.installed  ## run all tests without the mechanisms that depe
 
 upstream: $(VENV)/.installed  ## run the buffer tests of SB3 and sb3-contrib against the compressed buffers
 	$(BIN)/python tests/upstream/run.py
+
+cuda: $(VENV)/.installed  ## run the tests that need a CUDA device; without a CUDA build of torch in the environment, all are skipped
+	$(PYTEST) -m cuda tests/cuda
 
 soak: $(VENV)/.installed  ## overwrite a buffer for hours, and kill trainings and saves on Ray hundreds of times
 	$(BENCH)/soak.py

@@ -105,7 +105,15 @@ def n_steps(algorithm: str, n_pairs: int, warm_up: int, n_cycles: int) -> int:
 
 
 def measure(
-    name: str, algorithm: str, scene: str, n_threads: int | None, n_pairs: int, warm_up: int, n_cycles: int
+    name: str,
+    algorithm: str,
+    scene: str,
+    n_threads: int | None,
+    n_pairs: int,
+    warm_up: int,
+    n_cycles: int,
+    device: str = "cpu",
+    batch_size: int | None = None,
 ) -> Measurement:
     """Train once and return the ``time`` with a buffer relative to SB3's, its interval of 95%, and the CPU time.
 
@@ -115,6 +123,8 @@ def measure(
     :param n_pairs: turns of the buffer
     :param warm_up: turns of each buffer before
     :param n_cycles: of a turn
+    :param device: of the model and both buffers
+    :param batch_size: ``None`` for that of ``settings.py``
     """
     import torch as th
 
@@ -124,10 +134,11 @@ def measure(
     env = make_env(algorithm, scene, 1, steps)
     make: Callable[[str], Any] = partial(
         make_model, algorithm=algorithm, env=env, is_fast=scene.startswith(RECORDED), seed=0, rollout_size=steps,
-        warm_up=steps, buffer_size=steps,
+        warm_up=steps, buffer_size=steps, device=device,
     )  # fmt: skip
     buffer = make(name).replay_buffer
     model = make("SB3")
+    model.batch_size = batch_size or model.batch_size
     turns = Turns((model.replay_buffer, buffer), n_cycles, n_cycles * SETTLING // CYCLES)
     model.learn(steps, callback=turns)
     env.close()
@@ -179,6 +190,8 @@ def main() -> None:
     flags.add_argument("--algorithms", nargs="+", default=["DQN"], choices=ALGORITHMS, help="(default: DQN)")
     flags.add_argument("--scenes", nargs="+", default=SCENES, help=f"(default: {' '.join(SCENES)})")
     flags.add_argument("--torch-threads", nargs="+", default=["1"], choices=["1", "all"], help="(default: 1)")
+    flags.add_argument("--device", default="cpu", help="of the model and both buffers (default: cpu)")
+    flags.add_argument("--batch-size", type=int, help="(default: that of settings.py)")
     flags.add_argument("--pairs", type=int, default=N_PAIRS, help="turns of a buffer (default: %(default)s)")
     arguments = flags.parse_args()
     warm_up, n_cycles = WARM_UP, CYCLES
@@ -198,8 +211,11 @@ def main() -> None:
             "n_pairs": arguments.pairs,
             "warm_up": warm_up,
             "n_cycles": n_cycles,
+            "device": arguments.device,
+            "batch_size": arguments.batch_size,
         }
         label = f"{algorithm}, {scene}, torch on {'all threads' if threads == 'all' else '1 thread'}"
+        label += f", batches of {arguments.batch_size}" * bool(arguments.batch_size)
         jobs += [Job(label, name, {"name": name, **given}) for name in arguments.buffers]
     results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     save(arguments.out, "alternating_buffers", {"pairs": arguments.pairs}, results, arguments.peers)

@@ -39,10 +39,13 @@ def version() -> str:
 
 
 def machine(*interpreters: str | Path) -> dict[str, Any]:
-    """Return the processor, the system, and the versions installed for each interpreter."""
+    """Return the processor, the CUDA device if any, the system, and the versions installed for each interpreter."""
+    import torch
+
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
+        **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
         "versions": [_versions(interpreter) for interpreter in interpreters if Path(interpreter).exists()],

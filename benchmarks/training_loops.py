@@ -162,6 +162,7 @@ def make_model(
     rollout_size: int,
     warm_up: int,
     buffer_size: int,
+    device: str = "cpu",
 ) -> Any:
     """Return a model with a buffer.
 
@@ -196,7 +197,7 @@ def make_model(
     if algorithm == "PrioritizedDQN":
         arguments["sampler"] = "prioritized"
     policy = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
-    model = _class_of(algorithm)(policy, env, seed=seed, device="cpu", **settings)
+    model = _class_of(algorithm)(policy, env, seed=seed, device=device, **settings)
     if algorithm == "PrioritizedDQN":
         prioritize(model)
     return model

@@ -145,13 +145,13 @@ def recorded(name: str) -> Stream:
     return env.observation_space, env.action_space, env.num_envs, record(env, N_STEPS)
 
 
-def new_buffer(cls: Any, stream: Stream | str, n_rows: int, **options: Any) -> Any:
+def new_buffer(cls: Any, stream: Stream | str, n_rows: int, device: str = "cpu", **options: Any) -> Any:
     """Return an empty buffer for a stream, or that of a name, of a class of this package or of SB3."""
     space, action_space, n_envs, _ = stream = recorded(stream) if isinstance(stream, str) else stream
     if issubclass(cls, HerReplayBuffer) and "env" not in options:
         [options["env"]] = [env() for name, env in GOALS.items() if recorded(name)[0] == space]
         options["env"].reset()  # it computes rewards from a state
-    return cls(n_rows * n_envs, space, action_space, device="cpu", n_envs=n_envs, **options)
+    return cls(n_rows * n_envs, space, action_space, device=device, n_envs=n_envs, **options)
 
 
 def compressed_class(space: spaces.Space[Any]) -> type[Any]:
