@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ __all__ = ["MAX_BACKGROUND", "OBJECT_NBYTES", "Candidate", "Choice", "choose", "
 
 #: Caches are cold in a training: coding takes so many times as long there as when candidates are measured.
 COLD_CACHES = 1.4
+#: Calls that a candidate is timed with, and seconds after which there are no further ones.
+N_CALLS, MAX_SECONDS = 3, 0.01
 #: Other threads may take so many times the share of the budget of a core, to decode ahead and to encode again, beyond
 #: what they would take with uncompressed frames; and at most this share.
 BACKGROUND, MAX_BACKGROUND = 4, 0.15
@@ -107,19 +110,28 @@ def measured(codecs: Sequence[TrainableCodec], frames: NDArray[np.generic]) -> l
     :param frames: ``(n, *frame_shape)``, not those that the codecs were trained on
     """
     out = np.full(frames.shape, 0, frames.dtype)  # not np.zeros, whose memory is slow at first
+    n = len(frames)
     candidates = []
     for codec in codecs:
         codec.decode_into(codec.encode(frames[:1]), out[:1])  # creates the contexts of libraries
-        begin = time.thread_time()
-        payloads = codec.encode(frames)
-        encoded = time.thread_time()
-        codec.decode_into(payloads, out)
-        decoded = time.thread_time()
-        n = len(frames)
+        payloads, encoding = _timed(partial(codec.encode, frames))
+        _, decoding = _timed(partial(codec.decode_into, payloads, out))
         nbytes = sum(map(len, payloads)) / n + OBJECT_NBYTES
-        times = (COLD_CACHES * seconds / n for seconds in (encoded - begin, decoded - encoded))
-        candidates.append(Candidate(codec, nbytes, *times))
+        candidates.append(Candidate(codec, nbytes, *(COLD_CACHES * seconds / n for seconds in (encoding, decoding))))
     return candidates
+
+
+def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    """Return a result and the least seconds of this thread's processor of a few calls.
+
+    Once would not do: new memory makes the first call longer, and the first candidate is what all are compared with.
+    """
+    seconds: list[float] = []
+    while not seconds or (len(seconds) < N_CALLS and sum(seconds) < MAX_SECONDS):
+        begin = time.thread_time()
+        result = function()
+        seconds.append(time.thread_time() - begin)
+    return result, min(seconds)
 
 
 def choose(

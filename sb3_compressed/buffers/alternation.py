@@ -50,6 +50,11 @@ class Alternation:
     def __reduce__(self) -> tuple[type[Alternation], tuple[()]]:
         return type(self), ()  # copies and pickles begin anew
 
+    @property
+    def is_left_out_to_compare(self) -> bool:
+        """Whether it is left out in this round for the comparison only."""
+        return self._is_comparing and not self.is_on
+
     def begin_round(self) -> None:
         """Begin a round; the time from here to the next call is that of the round."""
         # Without waiting, also for a thread that a forked process does not have: that round does not count.

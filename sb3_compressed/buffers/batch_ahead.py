@@ -49,7 +49,7 @@ class BatchAhead:
         def decoded() -> ObservationBatch | None:
             batch = draw()
             if batch is not None:
-                batch.decode()
+                batch.decode(is_ahead=True)
             return batch
 
         self.discard()

@@ -65,15 +65,16 @@ class ObservationBatch:
         self._copy_plain()
         self._is_located = True
 
-    def decode(self) -> None:
+    def decode(self, *, is_ahead: bool = False) -> None:
         """Locate the observations, unless they are, and decode them, in any thread.
 
+        :param is_ahead: whether nothing waits for them, so that half of the threads are left to the training
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
         if not self._is_located:
             self.locate()
         for items in self.located.values():
-            items.decode()
+            items.decode(max(items.num_threads // 2, 1) if is_ahead else None)
 
     def decode_changed(self) -> None:
         """Decode again what was written since :meth:`locate`, so that the content is that of now.

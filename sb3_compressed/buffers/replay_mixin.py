@@ -142,8 +142,9 @@ class CompressedReplay(Prefetching, ExtendedReplay):
                 return self._output(super().sample(batch_size, env=env))
             predicted_batch.observe(self.pos, self.buffer_size)
             samples = self._output(super().sample(batch_size, env=env))
-            # Where batches are not decoded ahead since that is slower, the codec is chosen as if they were.
-            is_ready = predicted_batch.was_ready or not predicted_batch.alternation.is_on
+            # A batch that is only left out to compare times counts as ready: most are. Where none is decoded ahead,
+            # since that is slower, the training waits for all, and the codec is chosen for that.
+            is_ready = predicted_batch.was_ready or predicted_batch.alternation.is_left_out_to_compare
             self._loop_timing.sample(batch_size, is_ready=is_ready)
         # Weakly, so that a buffer that is deleted is freed at once.
         predicted = WeakMethod(self._predicted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
+from sb3_compressed.arrays import codec_choice
 from sb3_compressed.arrays.choice_trigger import ChoiceTrigger
 from sb3_compressed.arrays.codec_choice import Candidate, choose, measured
 from sb3_compressed.arrays.loop_timing import LoopTiming
@@ -177,3 +179,14 @@ def test_a_codec_without_candidates_stays() -> None:
     assert isinstance(array.codec, ZstdDict)
     assert array.choice is None
     np.testing.assert_array_equal(array[:, 0], frames)
+
+
+@pytest.mark.parametrize(("seconds", "least"), [([0.005, 0.001, 0.002], 0.001), ([0.02, 0.001], 0.02)])
+def test_the_shortest_of_a_few_calls_counts(
+    seconds: list[float], least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(np.cumsum([each for call in seconds for each in (0.0, call)]).tolist())
+    monkeypatch.setattr(time, "thread_time", lambda: next(clock))
+    result, found = codec_choice._timed(lambda: "result")
+    assert result == "result"
+    assert found == pytest.approx(least)

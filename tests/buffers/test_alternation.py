@@ -69,6 +69,16 @@ def test_it_is_left_out_a_third_of_the_time_while_it_is_compared(run: Run) -> No
     assert were_on.count(True) == 2 * were_on.count(False) == 8 * Alternation.N_ROUNDS
 
 
+def test_leaving_it_out_to_compare_is_no_decision(run: Run) -> None:
+    tried = Alternation()
+    run(tried, Alternation.WARM_UP + Alternation.N_ROUNDS, 1.5)
+    assert not tried.is_on
+    assert tried.is_left_out_to_compare
+    run(tried, 3 * Alternation.MIN_RATIOS * Alternation.N_ROUNDS, 1.5)
+    assert not tried.is_on
+    assert not tried.is_left_out_to_compare
+
+
 def test_a_clock_that_stands_still_decides_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alternation, "perf_counter", lambda: 1.0)
     tried = Alternation()

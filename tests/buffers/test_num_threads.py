@@ -1,4 +1,4 @@
-"""Batches are the same with any number of threads, and on any device."""
+"""Batches are the same with any number of threads."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import pytest
 import torch as th
 from conftest import Stream
 from stable_baselines3.common.buffers import ReplayBuffer
-from support import add_all, assert_same_batch, filled, same_draws
-
-from sb3_compressed import CompressedReplayBuffer
+from support import assert_same_batch, filled, same_draws
 
 
 @pytest.mark.parametrize("num_threads", [1, 3, 16])
@@ -33,15 +31,3 @@ def test_batches_in_use_are_never_overwritten(stream: Stream) -> None:
         ours.sample(64)
     assert all(th.equal(batch.observations, copy) for batch, copy in zip(kept, copies, strict=True))
     assert all(th.equal(part, copy) for part, copy in zip(parts, part_copies, strict=True))
-
-
-def test_a_cuda_device_gets_the_same_batches(stream: Stream) -> None:
-    if not th.cuda.is_available():
-        pytest.skip("there is no CUDA device")
-    space, action_space, n_envs, transitions = stream
-    ours, theirs = (
-        cls(200 * n_envs, space, action_space, "cuda", n_envs) for cls in (CompressedReplayBuffer, ReplayBuffer)
-    )
-    add_all(transitions, ours, theirs)
-    for seed in range(20):  # memory that a copy still reads from must not be written to
-        assert_same_batch(*same_draws(lambda: ours.sample(256), lambda: theirs.sample(256), seed=seed))

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
+from sb3_compressed.arrays import decoding
 from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.payloads import Payloads
@@ -52,6 +53,21 @@ def test_what_is_written_after_it_was_decoded_is_decoded_again(pair: Pair, monke
     np.testing.assert_array_equal(batch.observations, plain.reshape(-1, 4, 6, 6))
     np.testing.assert_array_equal(batch.next_observations, next_plain.reshape(-1, 4, 6, 6))
     assert 0 < sum(n_decoded) <= 12  # of three observations of four frames
+
+
+@pytest.mark.parametrize(("num_threads", "ahead"), [(1, 1), (2, 1), (5, 2)])
+def test_half_of_the_threads_decode_ahead(
+    pair: Pair, num_threads: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array, *_ = pair
+    used: list[int] = []
+    monkeypatch.setattr(decoding, "decode", lambda *arguments: used.append(arguments[3]))
+    for is_ahead in (False, True):
+        batch = ObservationBatch(array, np.arange(4))
+        batch.locate()
+        batch.located[None].num_threads = num_threads
+        batch.decode(is_ahead=is_ahead)
+    assert used == [num_threads, ahead]
 
 
 def test_each_frame_is_decoded_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

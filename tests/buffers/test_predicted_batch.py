@@ -344,3 +344,15 @@ def test_an_interrupt_while_a_task_is_queued_does_not_stop_later_batches(occupy_
         sampling.start()
         sampling.join(30)
         assert not sampling.is_alive()
+
+
+@pytest.mark.parametrize("is_comparing", [False, True])
+def test_the_training_waits_for_all_batches_where_none_is_decoded_ahead(is_comparing: bool) -> None:
+    buffer = new_buffer()
+    add_steps(buffer, range(60))
+    alternation = buffer._predicted_batch.alternation
+    alternation.is_on, alternation._is_comparing, alternation._n_left = False, is_comparing, 10**9
+    for _ in range(5):
+        buffer.sample(8)
+    timing = buffer._loop_timing
+    assert (timing._waited, timing._ahead) == ((0, 40) if is_comparing else (40, 0))
