@@ -20,7 +20,7 @@ PEER_SOURCES := BeamRider Enduro MsPacman:trained Crafter-v0 CarRacing-v3 Doom84
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
 
-.PHONY: demo apex test test-all cuda coverage bounds fallbacks upstream d3rlpy zoo soak bench bench-quick peers report docs pictures lint format clean
+.PHONY: demo apex test test-all cuda coverage bounds fallbacks upstream d3rlpy zoo soak bench bench-cuda bench-quick peers report docs pictures lint format clean
 
 demo: $(VENV)/.demo  ## train DQN with SB3's buffer and a compressed one; compare weights, memory and time
 	$(BIN)/python examples/demo.py
@@ -91,6 +91,11 @@ bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measur
 	$(BENCH)/dqn_replay.py --frames 30000 --sources MsPacman Breakout Seaquest --out $(RESULTS)/dqn_replay.json
 	$(BENCH)/formats.py --out $(RESULTS)/formats.json
 	$(BENCH)/report.py
+
+bench-cuda: $(VENV)/.environments  ## measure batches and trainings on a CUDA device, some minutes
+	$(BENCH)/device_batches.py --scenes MsPacman Crafter-v0 --buffers auto --out $(RESULTS)/cuda_batches.json
+	$(BENCH)/alternating_buffers.py --device cuda --algorithms DQN QRDQN --scenes MsPacman --buffers auto --warm-up 8 --pairs 12 --out $(RESULTS)/cuda_alternating.json
+	$(BENCH)/training.py --device cuda --algorithms PPO --scenes MsPacman --buffers auto --rounds 1 --out $(RESULTS)/cuda_training.json
 
 bench-quick: $(VENV)/.environments  ## measure eight image environments, about ten minutes on two quiet cores
 	$(BENCH)/images.py --quick

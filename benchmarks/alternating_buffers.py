@@ -193,8 +193,9 @@ def main() -> None:
     flags.add_argument("--device", default="cpu", help="of the model and both buffers (default: cpu)")
     flags.add_argument("--batch-size", type=int, help="(default: that of settings.py)")
     flags.add_argument("--pairs", type=int, default=N_PAIRS, help="turns of a buffer (default: %(default)s)")
+    flags.add_argument("--warm-up", type=int, default=WARM_UP, help="turns before (default: %(default)s)")
     arguments = flags.parse_args()
-    warm_up, n_cycles = WARM_UP, CYCLES
+    warm_up, n_cycles = arguments.warm_up, CYCLES
     if arguments.smoke:
         arguments.scenes, arguments.pairs, warm_up, n_cycles = SMOKE, SMOKE_PAIRS, 1, 5
     jobs = []

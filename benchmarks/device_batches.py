@@ -4,9 +4,9 @@
     python benchmarks/device_batches.py --scenes MsPacman --buffers auto zstd3 --batch-sizes 256 1024
 
 The same frames are added to SB3's buffer and another one, both for the device, and batches are sampled from them in
-turns. Measured are the time of the call, after which the training goes on, and the time until the batch is on the
-device, when it waits. Between two batches of a buffer the thread sleeps, as long as a fast update takes, so that the
-next batch may be decoded ahead.
+turns, each from random numbers of its own, as if the other one did not exist. Measured are the time of the call, after
+which the training goes on, and the time until the batch is on the device, when it waits. Before each batch the thread
+sleeps, as long as a fast update takes, so that it may have been decoded ahead.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
+import numpy as np
 from frame_recording import play
 from ratios import Results, ratio_interval
 from session import parser, run_interleaved, save, serve
@@ -56,8 +57,10 @@ def measure(
     wait: Callable[[], None] = th.cuda.synchronize if device == "cuda" else lambda: None
     calls: list[list[float]] = [[], []]
     ready: list[list[float]] = [[], []]
+    states: list[Any] = [np.random.get_state()] * 2  # noqa: NPY002  # what SB3 draws from
     for _ in range(warm_up + n_batches):
         for index, buffer in enumerate(buffers):
+            np.random.set_state(states[index])  # noqa: NPY002
             time.sleep(UPDATE_SECONDS)
             wait()
             begin = time.perf_counter()
@@ -66,6 +69,7 @@ def measure(
             wait()
             ready[index].append(time.perf_counter() - begin)
             calls[index].append(called - begin)
+            states[index] = np.random.get_state()  # noqa: NPY002
             del batch
     result: Measurement = {}
     for key, (theirs, ours) in (("call", calls), ("ready", ready)):

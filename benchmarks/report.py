@@ -19,6 +19,7 @@ from typing import Any
 import alternating_buffers
 import blind_cliffwalk
 import decoding_ahead
+import device_batches
 import distributed_buffer
 import dqn_replay
 import formats
@@ -70,6 +71,9 @@ UNITS = {
 #: Titles of pages.
 TITLES = {
     "alternating_buffers": "Two buffers in one training",
+    "cuda_alternating": "Two buffers in one training on a CUDA device",
+    "cuda_batches": "Batches on a CUDA device",
+    "cuda_training": "Trainings on a CUDA device",
     "blind_cliffwalk": "Prioritized replay on the Blind Cliffwalk",
     "codecs": "Codecs and other packages",
     "collector_learning": "Learning with collectors",
@@ -104,11 +108,12 @@ def page(name: str, written: dict[str, Any]) -> str:
     software = ", ".join(f"{key} {value}" for key, value in {"Python": host["python"], **versions}.items())
     options = ", ".join(f"{key} {value}" for key, value in arguments.items() if key != "groups")
     unit = UNITS.get(written["benchmark"], "Ratios to SB3's buffer in the same run.")
+    device = f"one {host['gpu']} and " if "gpu" in host else ""
     return "\n\n".join(
         [
             f"# {TITLES.get(name, name)}",
             f"`benchmarks/{written['benchmark']}.py`, {options}; version {written['version']}; {written['date']}, "
-            f"{host['cores']} cores of {host['cpu']}; {software}. {unit}",
+            f"{device}{host['cores']} cores of {host['cpu']}; {software}. {unit}",
             *_tables(name, written),
             *(f"**Wrong**: {line}" for line in _wrong(results)),
         ]
@@ -130,6 +135,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return training.sections(results)
     if benchmark == "alternating_buffers":
         return alternating_buffers.sections(results)
+    if benchmark == "device_batches":
+        return device_batches.sections(results)
     if benchmark == "decoding_ahead":
         return decoding_ahead.sections(results)
     if benchmark == "persistence":

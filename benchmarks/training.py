@@ -83,13 +83,15 @@ class Case:
     scene: str
     n_envs: int
     n_threads: int | None  # of torch, None for all
+    device: str = "cpu"
 
     @property
     def label(self) -> str:
         """What tables name it."""
         environments = f"{self.n_envs} environment{'s' if self.n_envs > 1 else ''}"
         threads = {None: "all threads", 1: "1 thread"}.get(self.n_threads, f"{self.n_threads} threads")
-        return f"{self.algorithm}, {self.scene}, {environments}, torch on {threads}"
+        device = "" if self.device == "cpu" else f", {self.device}"
+        return f"{self.algorithm}, {self.scene}, {environments}, torch on {threads}{device}"
 
     @property
     def warm_up(self) -> int:
@@ -293,7 +295,7 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
                 continue
             for n_envs in arguments.envs or [N_ENVS[algorithm]]:
                 threads = [None if each == "all" else int(each) for each in arguments.torch_threads]
-                found += [Case(algorithm, scene, n_envs, n_threads) for n_threads in threads]
+                found += [Case(algorithm, scene, n_envs, n_threads, arguments.device) for n_threads in threads]
     return found
 
 
@@ -325,6 +327,7 @@ def main() -> None:
     flags.add_argument("--scenes", nargs="+", default=SCENES, help=f"(default: {' '.join(SCENES)})")
     flags.add_argument("--envs", type=int, nargs="+", help="numbers of environments (default: 1; of PPO: 8)")
     flags.add_argument("--torch-threads", nargs="+", default=["1"], choices=["1", "all"], help="(default: 1)")
+    flags.add_argument("--device", default="cpu", help="of models and buffers (default: cpu)")
     flags.add_argument("--steps", type=int, help="measured steps (default: depends on the training)")
     flags.add_argument("--warm-up", type=int, help="steps before (likewise)")
     flags.add_argument("--segments", type=int, default=SEGMENTS, help="turns of each buffer (default: %(default)s)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
 from importlib import import_module
@@ -95,6 +96,7 @@ def measure(
     buffer_size: int | None,
     seed: int,
     n_segments: int = 0,
+    device: str = "cpu",
 ) -> Measurement:
     """Train once and return times, memory and a digest of the weights.
 
@@ -104,6 +106,7 @@ def measure(
     :param buffer_size: of replay buffers, ``None`` for all transitions of the training
     :param n_segments: how many turns the measured steps take, see :func:`turns.pause`;
         0 to measure them without a pause
+    :param device: of the model and its buffer
     :return: ``seconds``, also of each of the ``segments``, and ``cpu`` seconds of all threads of the process; the
         ``transitions`` in them; bytes of the process (RSS) at the end, ``rss``, and of each further transition in the
         buffer, ``growth``; median microseconds of ``add`` and of ``sample`` or a batch of ``get``, and ``in_buffer``,
@@ -112,8 +115,11 @@ def measure(
     """
     if n_threads is not None:
         th.set_num_threads(n_threads)
+    if device != "cpu":  # as on the CPU, where the same training has the same weights each time
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        th.use_deterministic_algorithms(True, warn_only=True)
     env = make_env(algorithm, scene, n_envs, -(-(warm_up + steps) // n_envs))
-    make = partial(make_model, name, algorithm, env, is_fast=scene.startswith(RECORDED), seed=seed)
+    make = partial(make_model, name, algorithm, env, is_fast=scene.startswith(RECORDED), seed=seed, device=device)
     if is_on_policy(algorithm):
         # Triggers what happens once in a process. Its memory would count as that of the first rollout otherwise.
         make(rollout_size=4 * n_envs, warm_up=0, buffer_size=0).learn(4 * n_envs)

@@ -261,6 +261,17 @@ def test_buffers_alternate_in_one_training(folder: Path) -> None:
     assert printed.count("DQN, recorded:Noise84-v0") == 2
 
 
+def test_batches_of_both_buffers_are_timed(folder: Path) -> None:
+    printed, results = run("device_batches", folder)
+    [of_label] = results.values()
+    assert of_label.keys() == {"auto", "none", "SB3:optimized"}
+    for measured in of_label.values():
+        for found in (measured["call"], measured["ready"]):
+            assert found["low"] <= found["high"]
+            assert min(found.values()) > 0
+    assert printed.count("Noise84-v0, 8") == 3
+
+
 def test_prioritized_learning_benchmark_continues_where_it_ended(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("minatar", reason="MinAtar is not installed: benchmarks/environments.txt")
     flags = ["--runs", str(tmp_path / "runs.jsonl")]

@@ -77,8 +77,9 @@ def test_sb3_saves_the_buffer_of_a_training_on_the_device_and_loads_it_on_the_cp
     buffer = loaded.replay_buffer
     assert isinstance(buffer, CompressedReplayBuffer)
     assert buffer.device.type == "cpu"
-    model.replay_buffer.device = th.device("cpu")
-    assert_same_batch(*same_draws(lambda: buffer.sample(64), lambda: model.replay_buffer.sample(64), seed=2))
+    on_device: Any = model.replay_buffer
+    on_device.device = th.device("cpu")
+    assert_same_batch(*same_draws(lambda: buffer.sample(64), lambda: on_device.sample(64), seed=2))
 
 
 def test_device_memory_does_not_grow_in_ten_thousand_updates() -> None:
