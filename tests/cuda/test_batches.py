@@ -199,6 +199,7 @@ def test_a_prefetched_batch_may_be_used_on_another_stream() -> None:
     for number in range(20):
         with th.cuda.stream(new_stream(2_000_000 * (number % 3))):
             sums.append(ours.sample(256).observations.sum())  # its memory is free at once
+    th.cuda.synchronize()  # the sums are on other streams than the one that reads them
     assert [int(each) for each in sums] == [int(each.sum()) for each in expected]
 
 
