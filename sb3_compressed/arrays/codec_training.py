@@ -106,7 +106,7 @@ class CodecTrainer:
         if (training := self._training) is not None:
             if training.is_done:
                 self._training = None
-                self._use(encoder, training.result)
+                self._use(encoder, training.wait)
             return
         n_new = n_passed - self._n_measured
         self.trigger.count(n_new, payloads)
@@ -142,10 +142,10 @@ class CodecTrainer:
         An error in it is left to the next :meth:`observe`.
         """
         if (training := self._training) is not None:
-            training.wait()
+            training.complete()
             if training.error is None:
                 self._training = None
-                self._use(encoder, training.result)
+                self._use(encoder, training.wait)
 
     def _use(self, encoder: FrameEncoder, train: Callable[[], Outcome]) -> None:
         """Give the encoder the codec of a training.

@@ -10,6 +10,7 @@ that the next rows share with those before are not encoded twice.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -32,8 +33,9 @@ __all__ = ["Recompressor"]
 
 #: Frames that are encoded at a time.
 CHUNK_FRAMES = 64
-#: Frames that are decoded and encoded without a break for other threads.
-BATCH_FRAMES = 8
+#: Bytes of frames that are decoded and encoded at once, unless there are fewer than the least number: the training may
+#: wait for Python's lock after each such batch, and waits for longer where the caches do not hold them.
+BATCH_NBYTES, MIN_BATCH = 1_000_000, 8
 #: The newest rows stay as they are: the next row refers to the payloads of the last one.
 N_NEWEST = 16
 #: Rows between two looks at the other thread.
@@ -157,7 +159,7 @@ class Recompressor:
     def _finish(self, arrays: Sequence[CompressedArray], task: BackgroundTask[_Result]) -> None:
         """Use what the other thread has encoded; if it has failed, rows stay as they are."""
         try:
-            result = task.result()
+            result = task.wait()
         except Exception as error:
             if not self._has_warned:
                 self._has_warned = True
@@ -221,8 +223,9 @@ def _recompressed(
             if not is_final[id(writer)]:
                 waiting[id(payload)] = writer, payload
     every = [*waiting.values()]
-    for first in range(0, len(every), BATCH_FRAMES):
-        part = every[first : first + BATCH_FRAMES]
+    n_at_once = max(BATCH_NBYTES // max(math.prod(frame_shape) * dtype.itemsize, 1), MIN_BATCH)
+    for first in range(0, len(every), n_at_once):
+        part = every[first : first + n_at_once]
         try:
             new = _encoded_again(part, codec, frame_shape, dtype)
         except CorruptPayload:  # the sample that needs it raises the error, with its slot

@@ -1,5 +1,9 @@
 """``BatchAhead``: a batch that another thread decodes before it is needed.
 
+Its payloads are located at once, by the thread that needs it: another thread would request Python's lock for each part
+of that, and the training would wait for it each time, for longer than locating takes. Payloads in a folder are
+verified as they are located, which takes longer, so the other thread does that as well.
+
 If the batch that is needed is the expected one, its observations are ready; those that were written meanwhile are
 decoded again. If it is another one, or if the other thread failed, the batch is decoded when it is needed. So a wrong
 expectation costs time, never correctness, and a damaged payload raises an error in the batch that needs it.
@@ -7,13 +11,18 @@ expectation costs time, never correctness, and a damaged payload raises an error
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from functools import partial
 from typing import Any
 
 from sb3_compressed.buffers.observation_batch import ObservationBatch
 from sb3_compressed.common.threads import PoolTask, default_num_threads
+from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["BatchAhead"]
+
+#: How long another thread waits for the lock of a buffer at most: a thread that forks has it, and waits for that one.
+LOCK_TIMEOUT_S = 0.002
 
 
 class BatchAhead:
@@ -40,20 +49,19 @@ class BatchAhead:
         """
         return num_threads > 1 and default_num_threads() > 1
 
-    def start(self, draw: Callable[[], ObservationBatch | None]) -> None:
-        """Draw and decode the batch that is expected next, in another thread.
+    def start(self, batch: ObservationBatch, lock: threading.RLock | None = None) -> None:
+        """Decode the batch that is expected next, in another thread.
 
-        :param draw: returns it, ``None`` if that is not possible
+        :param batch: is located here, unless its payloads are in a folder
+        :param lock: of a buffer in a folder, with which the other thread locates the payloads
         """
-
-        def decoded() -> ObservationBatch | None:
-            batch = draw()
-            if batch is not None:
-                batch.decode(is_ahead=True)
-            return batch
-
         self.discard()
-        self._task = task = PoolTask(decoded)
+        if lock is None:
+            try:
+                batch.locate()
+            except (CorruptPayload, MemoryError):  # if it is needed, it is located again, which raises the error
+                return
+        self._task = task = PoolTask(partial(_decoded, batch, lock))
         task.start()
 
     def end(self) -> None:
@@ -90,3 +98,16 @@ class BatchAhead:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
+
+
+def _decoded(batch: ObservationBatch, lock: threading.RLock | None) -> ObservationBatch | None:
+    """Decode a batch; return ``None`` if another thread has the lock that is needed to locate it."""
+    if lock is not None:
+        if not lock.acquire(timeout=LOCK_TIMEOUT_S):
+            return None
+        try:
+            batch.locate()
+        finally:
+            lock.release()
+    batch.decode(is_ahead=True)
+    return batch

@@ -1,8 +1,8 @@
 """``PredictedBatch``: decodes the next batch before it is drawn, while the network trains and environments step.
 
 SB3 draws a batch from NumPy's global random numbers. What is consumed of these between two batches follows a pattern,
-such as one number for each step of an environment. So the next batch can be predicted: after a batch, another thread
-continues a copy of the generator, skips what will be consumed, draws, and decodes. Then SB3 draws as always, and
+such as one number for each step of an environment. So the next batch can be predicted: after a batch, a copy of the
+generator continues, skips what will be consumed, and draws; another thread decodes. Then SB3 draws as always, and
 receives that batch if it has drawn the same, see :mod:`.batch_ahead`. Where a training takes less time without it, no
 batch is decoded ahead, see :mod:`.alternation`.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from functools import partial
+from threading import RLock
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +27,8 @@ __all__ = ["Between", "PredictedBatch"]
 N_JUDGED, MIN_READY = 128, 0.9
 #: Batches without predictions after too many failed, at first and at most.
 SHORTEST_REST, LONGEST_REST = 256, 16_384
-Draw = Callable[[np.random.RandomState, int], "ObservationBatch | None"]
-"""Draws a batch from a generator after so many further rows were added, in another thread; locates its observations."""
+Draw = Callable[[np.random.RandomState, int], ObservationBatch]
+"""Draws a batch from a generator, as it will be after so many further rows were added; does not locate it."""
 
 #: The most batches after which consumption repeats, as with ``gradient_steps=4``: 0, 0, 0, n.
 LONGEST_PERIOD = 8
@@ -56,8 +56,6 @@ class PredictedBatch(BatchAhead):
         self._twister = MersenneTwister()
         self._state: State | None = None  # after the last batch
         self._position = 0  # likewise
-        #: The states after a batch and before the next one, and the rows added in between, not counted yet.
-        self._observed: deque[tuple[State, State | None, int]] = deque(maxlen=2 * LONGEST_PERIOD)
         self._history: deque[Between] = deque(maxlen=2 * LONGEST_PERIOD)
         self._n_batches = self._n_ready_before = 0  # since and until predictions were judged
         self._rest = SHORTEST_REST
@@ -77,15 +75,22 @@ class PredictedBatch(BatchAhead):
 
         :param position: of the ring, which has ``n_rows`` rows
         """
-        state = self._state  # once: another thread may sample meanwhile
-        if state is not None:
-            self._observed.append((state, global_state(), (position - self._position) % n_rows))
+        before = self._state
+        if before is None:
+            return
+        after = global_state()
+        n_words = None if after is None else self._twister.words_between(before, after)
+        if n_words is None:
+            self._history.clear()
+        else:
+            self._history.append(Between(n_words, (position - self._position) % n_rows))
 
-    def predict(self, position: int, draw: Draw) -> None:
-        """Predict and decode the next batch in another thread, after one was sampled.
+    def predict(self, position: int, draw: Draw, lock: RLock | None = None) -> None:
+        """Predict the next batch after one was sampled, and decode it in another thread.
 
         :param position: of the ring
         :param draw: draws the next batch
+        :param lock: of a buffer in a folder, with which the other thread locates the payloads
         """
         self.discard()
         self._state, self._position = None, position
@@ -102,26 +107,10 @@ class PredictedBatch(BatchAhead):
             self._rest = SHORTEST_REST if is_good else min(2 * self._rest, LONGEST_REST)
             self._n_resting = 0 if is_good else self._rest
         self._state = state = global_state()
-        if state is not None and (self._observed or self._history):
-            self.start(partial(self._draw_next, state, draw))
-
-    def _draw_next(self, state: State, draw: Draw) -> ObservationBatch | None:
-        """Return the next batch; in another thread, so that counting words does not take time from training.
-
-        :param state: of the generator after the last batch
-        """
-        while self._observed:
-            before, after, n_rows = self._observed.popleft()
-            n_words = None if after is None else self._twister.words_between(before, after)
-            if n_words is None:
-                self._history.clear()
-            else:
-                self._history.append(Between(n_words, n_rows))
-        if not self._history:
-            return None
-        expected = _expected([*self._history])
-        self._twister.continue_after(state, expected.n_words)
-        return draw(self._twister.random, expected.n_rows)
+        if state is not None and self._history:
+            expected = _expected([*self._history])
+            self._twister.continue_after(state, expected.n_words)
+            self.start(draw(self._twister.random, expected.n_rows), lock)
 
 
 def _expected(history: list[Between]) -> Between:

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakMethod
 
 import numpy as np
 import torch as th
@@ -37,8 +36,6 @@ __all__ = ["CompressedReplay"]
 
 #: Attributes that copies and pickles do not share.
 NOT_COPIED = {"_storage", "_checkpoints", "_lock"}
-#: How long another thread waits for the lock at most. A thread that forks has it, and waits for that thread.
-LOCK_TIMEOUT_S = 0.002
 #: Attributes that a buffer keeps when it takes over another one.
 KEPT_ATTRIBUTES = {"_prefetcher", "_predicted_batch", "_batch_pool", "_lock"}
 
@@ -146,9 +143,9 @@ class CompressedReplay(Prefetching, ExtendedReplay):
             # since that is slower, the training waits for all, and the codec is chosen for that.
             is_ready = predicted_batch.was_ready or predicted_batch.alternation.is_left_out_to_compare
             self._loop_timing.sample(batch_size, is_ready=is_ready)
-        # Weakly, so that a buffer that is deleted is freed at once.
-        predicted = WeakMethod(self._predicted)
-        predicted_batch.predict(self.pos, partial(_call, predicted, batch_size, self.pos, self.full))
+        # Without the lock, which the other thread needs for a buffer in a folder.
+        lock = None if self._storage is None else self._lock
+        predicted_batch.predict(self.pos, partial(self._predicted, batch_size), lock)
         return samples
 
     def _get_samples(self, batch_inds: Any, env: VecNormalize | None = None) -> Any:
@@ -275,26 +272,13 @@ class CompressedReplay(Prefetching, ExtendedReplay):
             return (random.randint(1, n_rows, size=batch_size) + position) % n_rows  # type: ignore[no-any-return]
         return random.randint(0, n_rows if is_full else position, size=batch_size)  # type: ignore[no-any-return]
 
-    def _predicted(
-        self, batch_size: int, position: int, is_full: bool, random: np.random.RandomState, n_rows: int
-    ) -> ObservationBatch | None:
-        """Return the located observations of the batch that SB3 draws after adding ``n_rows`` rows, in another thread.
-
-        :param position: of the ring, before they are added
-        :return: ``None`` while another thread uses the buffer
-        """
-        is_full = is_full or position + n_rows >= self.buffer_size
-        rows = self._draw_rows(batch_size, random, (position + n_rows) % self.buffer_size, is_full=is_full)
+    def _predicted(self, batch_size: int, random: np.random.RandomState, n_rows: int) -> ObservationBatch:
+        """Return the observations of the batch that SB3 draws after adding ``n_rows`` rows, not located yet."""
+        position = self.pos + n_rows
+        is_full = self.full or position >= self.buffer_size
+        rows = self._draw_rows(batch_size, random, position % self.buffer_size, is_full=is_full)
         envs = random.randint(0, high=self.n_envs, size=(batch_size,))
-        rows, envs = as_indices(rows), as_indices(envs)
-        if not self._lock.acquire(timeout=LOCK_TIMEOUT_S):
-            return None
-        try:
-            batch = self._observations_at(rows, envs)
-            batch.locate()
-        finally:
-            self._lock.release()
-        return batch
+        return self._observations_at(as_indices(rows), as_indices(envs))
 
     def reset(self) -> None:
         """Remove all transitions, as SB3's buffer does."""
@@ -347,9 +331,3 @@ class CompressedReplay(Prefetching, ExtendedReplay):
         # Copies and pickles are in memory, and do not write to the folders.
         attributes = super().__getstate__()
         return {name: value for name, value in attributes.items() if name not in NOT_COPIED}
-
-
-def _call(method: WeakMethod[Callable[..., ObservationBatch | None]], *arguments: Any) -> ObservationBatch | None:
-    """Call a method of a buffer, unless the buffer does not exist any more."""
-    function = method()
-    return None if function is None else function(*arguments)

@@ -245,8 +245,7 @@ class CompressedMinibatches(CompressedRollout):
     def _decode_ahead(self, ahead: BatchAhead, following: NDArray[np.int64]) -> None:
         """Decode the batch after the one that was read in another thread, if there is one."""
         if len(following):
-            expected = self._batch_of(following.copy())  # a user's method may change its argument
-            ahead.start(lambda: expected)
+            ahead.start(self._batch_of(following.copy()))  # a user's method may change its argument
 
     def _batch_of(self, indices: NDArray[np.int64]) -> ObservationBatch:
         """Return the observations of compressed arrays at some steps, not located yet."""

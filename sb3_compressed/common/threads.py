@@ -9,21 +9,20 @@ it also works where no thread can be started, at a process limit or during inter
 
 Batches are decoded ahead in the same pool, see :class:`PoolTask`.
 
-Codecs train in threads of their own, see :class:`BackgroundTask`, so that decoding never waits for a training.
+Codecs train in another pool of one thread, see :class:`BackgroundTask`, so that decoding never waits for a training.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Callable
 from itertools import pairwise
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from sb3_compressed.common.thread_pool import ThreadPool, start_thread
+from sb3_compressed.common.thread_pool import ThreadPool
 
 __all__ = ["BackgroundTask", "PoolTask", "default_num_threads", "in_chunks", "validate_num_threads"]
 
@@ -34,7 +33,40 @@ NICENESS = 5
 #: Seconds after which a thread that waits for a task looks again, where several wait for the same one.
 WAIT_SECONDS = 0.05
 
-_pool: ThreadPool | None = None
+
+class _ProcessPool:
+    """A pool that all of a process share, created when it is first needed.
+
+    :param max_threads: most threads
+    :param niceness: by how much their priority is lower
+    """
+
+    def __init__(self, max_threads: int, niceness: int = 0) -> None:
+        self._max_threads, self._niceness = max_threads, niceness
+        self.pool: ThreadPool | None = None  # of this process
+
+    def submit(self, task: Callable[[], None], n_threads: int = 1) -> ThreadPool | None:
+        """Submit a task to up to ``n_threads`` threads; return the pool, ``None`` if no thread can be started."""
+        pool = self.pool
+        if pool is None:
+            pool = self.pool = ThreadPool(self._max_threads, self._niceness)
+        try:
+            for _ in range(n_threads):
+                pool.submit(task)
+        except RuntimeError:  # "can't start new thread"
+            # A task that could not be submitted may stay in the pool's queue, and run later or never. Both are
+            # harmless, but the queue would grow with each call.
+            self.discard()
+            return None
+        return pool
+
+    def discard(self) -> None:
+        """Use another pool from now on."""
+        self.pool = None
+
+
+_decoding = _ProcessPool(os.cpu_count() or 1)
+_background = _ProcessPool(1, NICENESS)
 
 
 def default_num_threads() -> int:
@@ -72,7 +104,7 @@ def in_chunks(work: Work, length: int, n_chunks: int) -> None:
     bounds = [length * chunk // n_chunks for chunk in range(n_chunks + 1)]
     others = _Chunks(work, [*pairwise(bounds[1:])])
     try:
-        _submit(others.run_in_pool, n_chunks - 1)
+        _decoding.submit(others.run_in_pool, n_chunks - 1)
         work(bounds[0], bounds[1])
         others.run_in_caller()
     finally:
@@ -123,7 +155,7 @@ class _Chunks:
         for owner in owners:
             if owner is not self._caller:
                 self._done.get()
-        del self._work  # the pool's queue may keep a reference to this object for long; see _submit
+        del self._work  # the pool's queue may keep a reference to this object for long; see submit()
 
     def raise_first_error(self) -> None:
         """Raise the error of the first chunk that failed, if any."""
@@ -141,35 +173,52 @@ class PoolTask(Generic[Result]):
 
     :param work: must have the same result when it is called again after an interrupt
     :ivar result: what ``work()`` returned, ``None`` if it has not, or has raised
+    :ivar error: what it has raised
     """
+
+    _pool: ClassVar[_ProcessPool] = _decoding
 
     def __init__(self, work: Callable[[], Result]) -> None:
         self._work: Callable[[], Result] | None = work
         self.result: Result | None = None
+        self.error: BaseException | None = None
         self._is_claimed = False
         self._is_in_pool = False  # whether a thread of the pool has claimed it
         #: Whether it has run.
         self.is_complete = False
         # Not an event, whose lock is written in Python: an interrupt may leave it acquired for ever.
         self._completion: SimpleQueue[None] = SimpleQueue()
-        self._error: Exception | None = None
+        self._submitted_to: ThreadPool | None = None
 
     def start(self) -> None:
         """Let the pool run it."""
-        _submit(self._run_in_pool, 1)
+        self._submitted_to = self._pool.submit(self._run_in_pool)
 
-    def wait(self) -> None:
-        """Run it, or wait until a thread of the pool has run it; raise the error that ``work()`` raised."""
+    @property
+    def is_done(self) -> bool:
+        """Whether :meth:`wait` does not wait for another thread: it has run, or no other thread will run it."""
+        return self.is_complete or self._submitted_to is None or self._submitted_to is not self._pool.pool
+
+    def wait(self) -> Result:
+        """Run it, or wait until a thread of the pool has run it; return what ``work()`` returned.
+
+        :raises BaseException: what ``work()`` has raised
+        """
+        self.complete()
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]
+
+    def complete(self) -> None:
+        """Run it, or wait until a thread of the pool has run it."""
         if self._claim():
             try:
-                self._run()
+                self._run(Exception)
             except BaseException:  # an interrupt
                 self._is_claimed = False
                 raise
         else:
             self._wait_for_pool()
-        if self._error is not None:
-            raise self._error
 
     def end(self) -> None:
         """Wait until a thread of the pool has run it, if one has started; otherwise do not run it.
@@ -202,128 +251,61 @@ class PoolTask(Generic[Result]):
             if self._is_claimed:
                 return
             self._is_claimed = self._is_in_pool = True
-            _running_tasks.add(self)
+            _running_tasks[self] = threading.get_ident()
         try:
-            self._run()
+            self._run(BaseException)
         finally:
-            _running_tasks.discard(self)
+            _running_tasks.pop(self, None)
 
-    def _run(self) -> None:
+    def _run(self, errors: type[BaseException]) -> None:
+        """Call ``work()``.
+
+        :param errors: those that :meth:`wait` raises
+        """
         if (work := self._work) is not None:  # otherwise, Ctrl-C interrupted another thread after it had run it
             try:
                 self.result = work()
-            except Exception as error:
-                self._error = error
+            except errors as error:
+                self.error = error
         self.is_complete = True
         self._completion.put(None)
-        self._work = None  # the pool's queue may keep a reference to this object for long; see _submit
+        self._work = None  # the pool's queue may keep a reference to this object for long; see submit()
+
+
+class BackgroundTask(PoolTask[Result]):
+    """A task of low priority, which is started at once and runs after all earlier ones.
+
+    The exit of the interpreter waits for it.
+    """
+
+    _pool: ClassVar[_ProcessPool] = _background
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        super().__init__(work)
+        if threading.main_thread().is_alive():  # during interpreter shutdown, threads start but are not waited for
+            self.start()
 
 
 #: Acquired while a task is claimed, and during a fork, so that no task starts.
 _claims = threading.RLock()
-#: Tasks that threads of the pool run.
-_running_tasks: set[PoolTask[Any]] = set()
-
-
-class BackgroundTask(Generic[Result]):
-    """Calls ``work()`` in a thread of low priority, after all earlier tasks.
-
-    One task runs at a time. The exit of the interpreter and forks wait for tasks. Where no thread can be started, and
-    in a forked child in which the thread does not exist, :meth:`result` calls ``work()`` instead.
-    """
-
-    def __init__(self, work: Callable[[], Result]) -> None:
-        global _latest_task
-        self._work = work
-        self._outcome: list[tuple[Result | None, BaseException | None]] = []
-        self._thread = _TaskThread(target=self._run, args=(_latest_task,), name="sb3-compressed-background")
-        if threading.main_thread().is_alive():  # during interpreter shutdown, threads start but are not waited for
-            with contextlib.suppress(RuntimeError):  # "can't start new thread"
-                start_thread(self._thread)
-                _latest_task = self._thread
-
-    @property
-    def is_done(self) -> bool:
-        """Whether :meth:`result` returns without waiting for another thread."""
-        return not self._thread.is_alive()
-
-    def wait(self) -> None:
-        """Wait until :attr:`is_done`."""
-        if self._thread.is_alive():
-            self._thread.join()
-
-    @property
-    def error(self) -> BaseException | None:
-        """What ``work()`` has raised, if it has."""
-        return self._outcome[0][1] if self._outcome else None
-
-    def result(self) -> Result:
-        """Wait for the result and return it, or raise what ``work()`` raised."""
-        self.wait()
-        if not self._outcome:
-            self._call()
-        # There may be two: an interrupted is_alive() marks a running thread as ended (python/cpython#90882).
-        result, error = self._outcome[0]
-        if error is not None:
-            raise error
-        return result  # type: ignore[return-value]
-
-    def _run(self, previous: threading.Thread | None) -> None:
-        if previous is not None:
-            previous.join()
-        if sys.platform == "linux":  # where threads have priorities of their own
-            with contextlib.suppress(OSError):  # forbidden by a sandbox, or the priority is even lower
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        self._call()
-
-    def _call(self) -> None:
-        try:
-            self._outcome.append((self._work(), None))
-        except BaseException as error:
-            self._outcome.append((None, error))
-
-
-class _TaskThread(threading.Thread):
-    """A thread that runs a background task."""
-
-
-_latest_task: _TaskThread | None = None
+#: Tasks that threads of pools run, and the identifiers of these threads.
+_running_tasks: dict[PoolTask[Any], int] = {}
 
 
 def _before_fork() -> None:
     """Wait for tasks before a fork: a child would never get the locks that their threads have acquired."""
-    if _latest_task is not None and not isinstance(threading.current_thread(), _TaskThread):
-        _latest_task.join()
     _claims.acquire()
-    for task in [*_running_tasks]:
-        task._wait_for_pool()
+    for task, thread in [*_running_tasks.items()]:
+        if thread != threading.get_ident():  # a task may fork
+            task._wait_for_pool()
 
 
 def _after_fork_in_child() -> None:
     global _claims
     _claims = threading.RLock()
     _running_tasks.clear()  # they have ended, but their threads may not have removed them yet
-    _discard_pool()
-
-
-def _submit(task: Callable[[], None], n_threads: int) -> None:
-    """Submit a task to up to ``n_threads`` threads of the pool, as far as threads can be started."""
-    global _pool
-    pool = _pool
-    if pool is None:
-        pool = _pool = ThreadPool(os.cpu_count() or 1)
-    try:
-        for _ in range(n_threads):
-            pool.submit(task)
-    except RuntimeError:  # "can't start new thread"
-        # A task that could not be submitted may stay in the pool's queue, and run later or never. Both are harmless,
-        # but the queue would grow with each call.
-        _discard_pool()
-
-
-def _discard_pool() -> None:
-    global _pool
-    _pool = None
+    _decoding.discard()
+    _background.discard()
 
 
 if hasattr(os, "register_at_fork"):

@@ -17,12 +17,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from programs import run
+from support import wait_until_complete
 
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.codecs.zstd_dict import ZstdDict
+from sb3_compressed.common import threads
+from sb3_compressed.common.threads import BackgroundTask
 
 
 def dictionary_of(array: CompressedArray) -> bytes:
@@ -179,9 +182,7 @@ def waiting() -> Iterator[type[Waiting]]:
     Waiting.may_end, Waiting.error, Waiting.threads = threading.Event(), None, []
     yield Waiting
     Waiting.may_end.set()
-    for thread in Waiting.threads:
-        if thread is not threading.current_thread():
-            thread.join()
+    wait_until_complete(BackgroundTask(lambda: None))  # all earlier ones are, then
 
 
 def in_training(codec: ZstdDict, stacks: NDArray[np.uint8]) -> tuple[CompressedArray, int]:
@@ -198,7 +199,7 @@ def wait_for_training(array: CompressedArray) -> None:
     assert array._deduplicator is not None
     training = array._deduplicator._trainer._training
     if training is not None:
-        training.wait()
+        training.complete()
 
 
 def test_the_previous_codec_encodes_while_another_trains(waiting: type[Waiting]) -> None:
@@ -251,6 +252,7 @@ def test_a_codec_trains_in_the_calling_thread_where_no_thread_can_be_started(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threads._background, "pool", None)
     waiting.may_end.set()
     stacks = scenes(100)
     array, n_rows = in_training(waiting(), stacks)
@@ -278,6 +280,8 @@ import os, time
 import numpy as np
 from sb3_compressed import CompressedArray
 from sb3_compressed.codecs.zstd_dict import ZstdDict
+from sb3_compressed.common import threads
+from sb3_compressed.common.threads import BackgroundTask
 
 class Slow(ZstdDict):
     def train(self, frames):

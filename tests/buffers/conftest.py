@@ -55,7 +55,7 @@ def occupy_pool() -> Iterator[Callable[[], None]]:
 
     def occupy() -> None:
         for _ in range(os.cpu_count() or 1):
-            threads._submit(wait, 1)
+            threads._decoding.submit(wait)
 
     yield occupy
     release.set()

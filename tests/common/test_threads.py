@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from programs import fresh_outcome, outcome, run
+from support import wait_until_complete
 
 from sb3_compressed.common import threads
 from sb3_compressed.common.threads import BackgroundTask, PoolTask, default_num_threads, in_chunks, validate_num_threads
@@ -30,7 +31,7 @@ def blocked_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]
     free = threading.Event()
     pool = ThreadPoolExecutor(1)
     pool.submit(free.wait, 30)
-    monkeypatch.setattr(threads, "_pool", pool)
+    monkeypatch.setattr(threads._decoding, "pool", pool)
 
     def release() -> None:
         free.set()
@@ -209,7 +210,7 @@ atexit.register(at_exit)
 batch = sample()
 if not {is_used_before}:
     from sb3_compressed.common import threads
-    threads._discard_pool()
+    threads._decoding.discard()
 """
     assert fresh_outcome(BUFFER + code).stdout == "sampled\n"
 
@@ -296,8 +297,9 @@ def test_background_tasks_run_one_after_the_other() -> None:
         return threading.get_ident()
 
     tasks = [BackgroundTask(work) for _ in range(20)]
-    idents = [task.result() for task in tasks]
-    assert threading.get_ident() not in idents
+    for task in tasks:
+        wait_until_complete(task)
+    assert len({task.wait() for task in tasks} - {threading.get_ident()}) == 1, "one thread runs all"
     assert most == [1]
     assert all(task.is_done and task.error is None for task in tasks)
 
@@ -307,11 +309,22 @@ def test_an_error_in_a_background_task_is_raised_by_its_result() -> None:
         raise SystemExit("no")
 
     task = BackgroundTask(work)
-    task.wait()
+    wait_until_complete(task)
     assert isinstance(task.error, SystemExit)
     for _ in range(2):
         with pytest.raises(SystemExit, match="no"):
-            task.result()
+            task.wait()
+    assert BackgroundTask(lambda: 1).wait() == 1
+
+
+def test_a_background_task_that_has_not_begun_runs_in_the_caller_that_needs_it() -> None:
+    free = threading.Event()
+    first = BackgroundTask(partial(free.wait, 30))
+    second = BackgroundTask(threading.get_ident)
+    assert not second.is_done
+    assert second.wait() == threading.get_ident()
+    free.set()
+    assert first.wait()
 
 
 def test_background_tasks_need_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,16 +332,19 @@ def test_background_tasks_need_no_threads(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threads._background, "pool", None)
     task = BackgroundTask(threading.get_ident)
     assert task.is_done
-    assert task.result() == threading.get_ident()
+    assert task.wait() == threading.get_ident()
 
 
 def test_background_tasks_have_a_low_priority() -> None:
     if sys.platform != "linux":
         pytest.skip("threads have no priorities of their own")
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    of_task = BackgroundTask(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
+    task = BackgroundTask(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+    wait_until_complete(task)
+    of_task = task.wait()
     assert of_task == min(threads.NICENESS, 19) or of_task == before > threads.NICENESS
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
@@ -344,9 +360,8 @@ def test_chunks_run_concurrently_and_do_not_wait_for_background_tasks() -> None:
     in_chunks(meet, 2, 2)
     assert not task.is_done
     free.set()
-    task.wait()
+    assert task.wait() is task.wait() is True
     assert task.is_done
-    assert task.result() is task.result() is True
 
 
 @needs_fork
@@ -359,17 +374,22 @@ def work():
     print("work", flush=True)
     return 3
 tasks = [BackgroundTask(work), BackgroundTask(work)]
+while not tasks[0]._is_in_pool:
+    time.sleep(0.001)
 child = os.fork()
-assert [task.is_done for task in tasks] == [True, True]
-assert [task.result() for task in tasks] == [3, 3]
+assert tasks[0].is_complete and not tasks[1].is_complete
 if child == 0:
-    assert BackgroundTask(lambda: 4).result() == 4
+    assert all(task.is_done for task in tasks)
+    assert [task.wait() for task in tasks] == [3, 3]
+    assert BackgroundTask(lambda: 4).wait() == 4
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 BackgroundTask(work)
 print("exit", flush=True)
 """
-    assert run(code, PYTHONWARNINGS="ignore::DeprecationWarning").split() == ["work", "work", "exit", "work"]
+    output = run(code, PYTHONWARNINGS="ignore::DeprecationWarning")
+    assert output.count("work") == 4, "the first task, the second one in both processes, and the last one"
+    assert "work" in output.partition("exit")[2], "exit waits for the last task"
 
 
 @needs_fork
@@ -383,7 +403,7 @@ def work():
         os._exit(0)
     return os.waitpid(child, 0)[1]
 tasks = [BackgroundTask(work), BackgroundTask(work)]
-assert [task.result() for task in tasks] == [0, 0]
+assert [task.wait() for task in tasks] == [0, 0]
 """
     run(code, PYTHONWARNINGS="ignore::DeprecationWarning")
 
@@ -393,7 +413,7 @@ def test_a_task_during_interpreter_shutdown_runs_in_the_calling_thread() -> None
 import atexit, threading
 from sb3_compressed.common.threads import BackgroundTask
 def last():
-    print(BackgroundTask(threading.get_ident).result() == threading.get_ident())
+    print(BackgroundTask(threading.get_ident).wait() == threading.get_ident())
 atexit.register(last)
 """
     assert fresh_outcome(code).stdout == "True\n"
@@ -585,7 +605,7 @@ def test_an_interrupt_while_a_thread_is_started_locks_nothing() -> None:
     """Neither later tasks nor the exit of the interpreter wait for a thread that cannot begin."""
     code = """
 for position in range(1, 60):
-    threads._discard_pool()
+    threads._decoding.discard()
     task = PoolTask(lambda: 1)
     interrupted_at(position, task.start)
     task.wait()
@@ -594,7 +614,7 @@ for position in range(1, 60):
     later.wait()
 for position in range(1, 60):
     interrupted_at(position, lambda: BackgroundTask(lambda: 1))
-    assert BackgroundTask(lambda: 2).result() == 2
+    assert BackgroundTask(lambda: 2).wait() == 2
 print("complete")
 """
     assert run(INTERRUPTING + code) == "complete\n"
