@@ -24,13 +24,15 @@ __all__ = ["MAX_BACKGROUND", "OBJECT_NBYTES", "Candidate", "Choice", "choose", "
 COLD_CACHES = 1.4
 #: Calls that a candidate is timed with, and seconds after which there are no further ones.
 N_CALLS, MAX_SECONDS = 3, 0.01
-#: Other threads may take so many times the share of the budget of a core, to decode ahead and to encode again, beyond
-#: what they would take with uncompressed frames; and at most this share.
-BACKGROUND, MAX_BACKGROUND = 4, 0.15
+#: What a second of another thread takes of the training while a core is idle: both share caches and memory, and often
+#: the units of a core.
+OTHER_THREAD = 0.25
+#: Seconds that the training waits for Python's lock while another thread encodes a frame again.
+WAIT_LATER = 50e-6
+#: The most that other threads may take of a core, to decode ahead and to encode again.
+MAX_BACKGROUND = 0.15
 #: Bytes of a payload besides its content: the header of a Python object, and a reference to it.
 OBJECT_NBYTES = 48
-#: The part of the budget from which on encoding is left to another thread, if the payloads are as small.
-SLOW_ENCODING = 0.125
 #: A candidate whose payloads are larger by at most this factor is chosen if it costs less time.
 SIMILAR = 1.03
 #: The codec in use stays if it exceeds the budget by at most the first factor, and no other is smaller by the second.
@@ -151,60 +153,71 @@ def choose(
     :param present: the codec that most frames are encoded with so far, which is kept if it is about as good
     """
     raw, ladder = candidates[0], _ladder(candidates)
-    at_once = _cheapest_of_smallest(candidates, load, max_nbytes, present)
-    choice = Choice(at_once, None, _share(at_once, raw, load), load, ladder)
-    if not may_encode_later or not load.has_idle_core:
-        return choice
-    # Only few frames are new at any time, so decoding them does not count, nor does encoding the others.
-    later_load = load._replace(encoded=0.0)
-    later = _cheapest_of_smallest(candidates, later_load, max_nbytes, present, encoded_later=load.encoded)
-    is_slow = load.encoded * (at_once.encoding - raw.encoding) > SLOW_ENCODING * load.share
-    pays = later.nbytes < CLEARLY_SMALLER * at_once.nbytes or (is_slow and later.nbytes <= SIMILAR * at_once.nbytes)
     new = min(candidates, key=lambda candidate: candidate.encoding)
-    if not pays or later.nbytes >= CLEARLY_SMALLER * new.nbytes:
-        return choice
-    return Choice(new, later, _share(later, raw, later_load), load, ladder)
+    ways = [_Way(candidate, is_later=False) for candidate in candidates]
+    if may_encode_later and load.has_idle_core:
+        ways += [_Way(each, is_later=True) for each in candidates if each.nbytes < CLEARLY_SMALLER * new.nbytes]
+    chosen = _cheapest_of_smallest(ways, raw, load, max_nbytes, present)
+    share = chosen.share(raw, load)
+    if chosen.is_later:
+        return Choice(new, chosen.candidate, share, load, ladder)
+    return Choice(chosen.candidate, None, share, load, ladder)
 
 
-def _share(candidate: Candidate, raw: Candidate, load: Load) -> float:
-    """Return the share of the training's time that a candidate takes more than uncompressed frames."""
-    waited = load.waited if load.has_idle_core else load.waited + load.ahead
-    return load.encoded * (candidate.encoding - raw.encoding) + waited * (candidate.decoding - raw.decoding)
+class _Way(NamedTuple):
+    """A way to store frames.
+
+    :param candidate: encodes them
+    :param is_later: whether another thread does so when they are no longer new
+    """
+
+    candidate: Candidate
+    is_later: bool
+
+    def background(self, raw: Candidate, load: Load) -> float:
+        """Return what other threads take of a core beyond what they would take with uncompressed frames."""
+        encoding = load.encoded * self.candidate.encoding if self.is_later else 0.0
+        return encoding + load.ahead * (self.candidate.decoding - raw.decoding)
+
+    def share(self, raw: Candidate, load: Load) -> float:
+        """Return the share of the training's time that it takes more than uncompressed frames.
+
+        Only few frames are new at any time, so their time does not count where all are encoded again.
+        """
+        other_thread = OTHER_THREAD if load.has_idle_core else 1.0
+        encoding = WAIT_LATER if self.is_later else self.candidate.encoding - raw.encoding
+        waited = load.encoded * encoding + load.waited * (self.candidate.decoding - raw.decoding)
+        return waited + other_thread * self.background(raw, load)
 
 
 def _cheapest_of_smallest(
-    candidates: Sequence[Candidate],
-    load: Load,
-    max_nbytes: float,
-    present: TrainableCodec | None,
-    encoded_later: float = 0.0,
-) -> Candidate:
-    """Return the candidate that takes least time of those with about the smallest payloads that the budget allows.
+    ways: Sequence[_Way], raw: Candidate, load: Load, max_nbytes: float, present: TrainableCodec | None
+) -> _Way:
+    """Return the way that takes least time of those with about the smallest payloads that the budget allows."""
 
-    :param encoded_later: frames that another thread encodes in a second
-    """
-    raw = candidates[0]
-
-    def fits(candidate: Candidate, tolerance: float = 1.0) -> bool:
-        background = encoded_later * candidate.encoding + load.ahead * (candidate.decoding - raw.decoding)
-        return candidate is raw or (
-            _share(candidate, raw, load) <= tolerance * load.share
-            and background <= tolerance * min(BACKGROUND * load.share, MAX_BACKGROUND)
+    def fits(way: _Way, tolerance: float = 1.0) -> bool:
+        return way.candidate is raw or (
+            way.share(raw, load) <= tolerance * load.share
+            and (not load.has_idle_core or way.background(raw, load) <= tolerance * MAX_BACKGROUND)
         )
 
-    def share(candidate: Candidate) -> float:
-        return _share(candidate, raw, load)
+    def share(way: _Way) -> float:
+        return way.share(raw, load)
 
-    affordable = [candidate for candidate in candidates if fits(candidate)]
-    smallest = min(candidate.nbytes for candidate in affordable)
+    affordable = [way for way in ways if fits(way)]
+    smallest = min(way.candidate.nbytes for way in affordable)
     if smallest > max_nbytes:  # a buffer that does not fit into memory would end the training
-        least = min(candidate.nbytes for candidate in candidates)
+        least = min(way.candidate.nbytes for way in ways)
         most = max_nbytes if least <= max_nbytes else least / CLEARLY_SMALLER
-        return min((candidate for candidate in candidates if candidate.nbytes <= most), key=share)
-    best = min((each for each in affordable if each.nbytes <= SIMILAR * smallest), key=share)
-    for candidate in candidates:
-        if candidate.codec == present and fits(candidate, TOLERANCE) and candidate.nbytes <= max_nbytes:
-            return best if best.nbytes < CLEARLY_SMALLER * candidate.nbytes else candidate
+        return min((way for way in ways if way.candidate.nbytes <= most), key=share)
+    best = min((way for way in affordable if way.candidate.nbytes <= SIMILAR * smallest), key=share)
+    kept = [way for way in ways if way.candidate.codec == present and fits(way, TOLERANCE)]
+    if (
+        kept
+        and kept[0].candidate.nbytes <= max_nbytes
+        and CLEARLY_SMALLER * kept[0].candidate.nbytes <= best.candidate.nbytes
+    ):
+        return min(kept, key=share)
     return best
 
 
