@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.time_budget import Load
 from sb3_compressed.codecs import TrainableCodec
+from sb3_compressed.codecs.payloads import Payloads
 
 __all__ = ["MAX_BACKGROUND", "OBJECT_NBYTES", "Candidate", "Choice", "choose", "measured"]
 
@@ -117,7 +118,9 @@ def measured(codecs: Sequence[TrainableCodec], frames: NDArray[np.generic]) -> l
     for codec in codecs:
         codec.decode_into(codec.encode(frames[:1]), out[:1])  # creates the contexts of libraries
         payloads, encoding = _timed(partial(codec.encode, frames))
-        _, decoding = _timed(partial(codec.decode_into, payloads, out))
+        # Located before, as in a training: to copy payloads takes as long as to decode uncompressed ones.
+        located = Payloads.of(payloads)
+        _, decoding = _timed(partial(codec.decode_batch, [codec], located, out))
         nbytes = sum(map(len, payloads)) / n + OBJECT_NBYTES
         candidates.append(Candidate(codec, nbytes, *(COLD_CACHES * seconds / n for seconds in (encoding, decoding))))
     return candidates
