@@ -48,7 +48,7 @@ from sb3_compressed.codecs.reference_frames import (
     delta_kernels,
     select_references,
 )
-from sb3_compressed.codecs.whole_frames import HEADER_LZ4, Lz4Blocks, raw_payloads
+from sb3_compressed.codecs.whole_frames import HC_LEVEL, HEADER_LZ4, Lz4Blocks, raw_payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload
 
@@ -338,8 +338,8 @@ class Adaptive(BytesCodec, TrainableCodec):
             return self._zstd.encode(rows)
         if self.coder == "raw":
             return raw_payloads(rows)
-        encode = self._lz4.encode if self.coder == "lz4" else self._lz4.encode_smaller
-        payloads = encode(rows) if rows.size else [b""] * len(rows)
+        level = HC_LEVEL if self.coder == "lz4hc" else 0
+        payloads = self._lz4.encode(rows, level) if rows.size else [b""] * len(rows)
         larger = [index for index, payload in enumerate(payloads) if not payload]
         if larger:
             raw = raw_payloads(rows if len(larger) == len(rows) else rows[larger])

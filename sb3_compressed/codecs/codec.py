@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +17,7 @@ from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError, CorruptPayload, LevelOutOfRange
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Buffer, Self
 
 __all__ = ["UINT8", "BytesCodec", "Codec", "Levels", "TrainableCodec"]
 
@@ -302,8 +302,11 @@ class BytesCodec(Codec):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        # Methods for batches that its parent has are for another format.
         if "decompress_frame" in vars(cls) and "decode_rows" not in vars(cls):
-            cls.decode_rows = BytesCodec.decode_rows  # type: ignore[method-assign]  # its parent has another format
+            cls.decode_rows = BytesCodec.decode_rows  # type: ignore[method-assign]
+        if "compress_frame" in vars(cls) and "compress_frames" not in vars(cls):
+            cls.compress_frames = BytesCodec.compress_frames  # type: ignore[method-assign]
 
     @abstractmethod
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
@@ -324,7 +327,15 @@ class BytesCodec(Codec):
         rows = frame_bytes(frames)
         if rows.shape[1] == 0:
             return [b""] * len(rows)
-        return [bytes(memoryview(self.compress_frame(row))) for row in rows]  # exact-size copies; see Codec
+        return [bytes(memoryview(payload)) for payload in self.compress_frames(rows)]  # exact-size copies; see Codec
+
+    def compress_frames(self, rows: NDArray[np.uint8]) -> Iterable[Buffer]:
+        """Compress frames ``(n, frame_nbytes)``, C-contiguous; where a library can do so in one call, in that.
+
+        Each call that returns to Python lets another thread wait for Python's lock. A subclass that overrides only
+        :meth:`compress_frame` does not inherit this method from its parent.
+        """
+        return map(self.compress_frame, rows)
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""

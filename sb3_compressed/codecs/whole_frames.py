@@ -17,7 +17,7 @@ from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, RAW
 from sb3_compressed.codecs.lz4_library import MAX_DICTIONARY_NBYTES, loaded_stream, lz4_functions
 from sb3_compressed.codecs.reference_frames import delta_kernels
 
-__all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
+__all__ = ["HC_LEVEL", "HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
 
 #: Level of LZ4HC; higher ones take longer for hardly smaller blocks.
 HC_LEVEL = 9
@@ -39,30 +39,33 @@ class Lz4Blocks:
 
     def __init__(self, dictionary: bytes) -> None:
         self.dictionary = dictionary[-MAX_DICTIONARY_NBYTES:]
-        self._streams: list[NDArray[np.uint8]] = []  # an empty one, and one that has loaded the dictionary
+        # By level, an empty one and one that has loaded the dictionary.
+        self._streams: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = {}
 
-    def encode(self, rows: NDArray[np.uint8]) -> list[bytes]:
-        """Compress frames ``(n, frame_nbytes)``; the payload of one that does not become smaller is empty."""
+    def encode(self, rows: NDArray[np.uint8], level: int = 0) -> list[bytes]:
+        """Compress frames ``(n, frame_nbytes)``; the payload of one that does not become smaller is empty.
+
+        :param level: of LZ4HC, which takes ten times as long; 0 for LZ4
+        """
         functions = lz4_functions()
         if functions is None:
-            return self._encode(rows)
-        streams = self._streams[:2]  # a copy: another thread may clear the list
-        if not streams:
-            self._streams[:] = streams = [loaded_stream(b""), loaded_stream(self.dictionary)]
+            return self._encode_in_python(rows, level)
+        streams = self._streams.get(level)
+        if streams is None:
+            self._streams[level] = streams = loaded_stream(b"", level), loaded_stream(self.dictionary, level)
         empty, loaded = streams
         stream = empty.copy()  # other threads have their own
         payloads, ends = np.empty(rows.size, np.uint8), np.empty(len(rows), np.int64)
         addresses = np.array(functions, dtype=np.int64)
-        n_bytes = delta_kernels().encode_blocks(rows, addresses, loaded.ctypes.data, stream.ctypes.data, payloads, ends)
+        n_bytes = delta_kernels().encode_blocks(
+            rows, addresses, loaded.ctypes.data if self.dictionary else 0, stream.ctypes.data, level, payloads, ends
+        )
         data = payloads[:n_bytes].tobytes()
         bounds = [0, *ends.tolist()]
         return [data[start:end] for start, end in pairwise(bounds)]
 
-    def encode_smaller(self, rows: NDArray[np.uint8]) -> list[bytes]:
-        """Compress frames with LZ4HC, which takes ten times as long; see :meth:`encode`."""
-        return self._encode(rows, mode="high_compression", compression=HC_LEVEL)
-
-    def _encode(self, rows: NDArray[np.uint8], **options: Any) -> list[bytes]:
+    def _encode_in_python(self, rows: NDArray[np.uint8], level: int) -> list[bytes]:
+        options: dict[str, Any] = {"mode": "high_compression", "compression": level} if level else {}
         blocks = [lz4.block.compress(row, store_size=False, dict=self.dictionary, **options) for row in rows]
         return [HEADER_LZ4 + block if 1 + len(block) < rows.shape[1] else b"" for block in blocks]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import zstandard
@@ -15,7 +15,10 @@ from sb3_compressed.codecs.codec import BytesCodec, Levels
 from sb3_compressed.codecs.zstd_library import decoding_context, zstd_functions
 from sb3_compressed.errors import CorruptPayload
 
-__all__ = ["Zstd"]
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["Zstd", "compressed"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,20 @@ class Zstd(BytesCodec):
 
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame; see :class:`BytesCodec`."""
+        return self._compressor.compress(frame.data)
+
+    def compress_frames(self, rows: NDArray[np.uint8]) -> Iterable[Buffer]:
+        """Compress frames; see :meth:`BytesCodec.compress_frames`."""
+        return compressed(self._compressor, rows)
+
+    @property
+    def _compressor(self) -> zstandard.ZstdCompressor:
+        """That of this thread."""
         try:
             compressor: zstandard.ZstdCompressor = self._contexts.compressor
         except AttributeError:
             compressor = self._contexts.compressor = zstandard.ZstdCompressor(level=self.compresslevel)
-        return compressor.compress(frame.data)
+        return compressor
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload; see :class:`BytesCodec`."""
@@ -67,3 +79,11 @@ class Zstd(BytesCodec):
 
             context = decoding_context(zstandard.FORMAT_ZSTD1)
             decode_frames(places, *functions, context.ctypes.data, rows, done)
+
+
+def compressed(compressor: zstandard.ZstdCompressor, rows: NDArray[np.uint8]) -> Iterable[Buffer]:
+    """Compress frames ``(n, frame_nbytes)`` without Python's lock, which one call for each would request each time."""
+    if len(rows) < 2 or "multi_compress_to_buffer" not in zstandard.backend_features:
+        return [compressor.compress(row.data) for row in rows]
+    payloads: Sequence[Buffer] = compressor.multi_compress_to_buffer([row.data for row in rows])  # type: ignore[assignment]
+    return (payloads[index] for index in range(len(payloads)))

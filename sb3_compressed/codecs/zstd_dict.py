@@ -8,7 +8,7 @@ makes them 3 to 10 times smaller than zstd alone, and both directions faster.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import BytesCodec, Levels, TrainableCodec, frame_bytes
-from sb3_compressed.codecs.zstd import Zstd
+from sb3_compressed.codecs.zstd import Zstd, compressed
 from sb3_compressed.codecs.zstd_library import decoding_context, loaded_dictionary, zstd_functions
 from sb3_compressed.errors import CorruptPayload
 
@@ -90,11 +90,16 @@ class ZstdDict(BytesCodec, TrainableCodec):
 
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame; see :class:`BytesCodec`."""
+        return next(self.compress_frames(frame[np.newaxis]))
+
+    def compress_frames(self, rows: NDArray[np.uint8]) -> Iterator[bytes]:
+        """Compress frames; see :meth:`BytesCodec.compress_frames`."""
         try:
             compressor: zstandard.ZstdCompressor = self._contexts.compressor
         except AttributeError:
-            compressor = self._contexts.compressor = self._new_compressor(frame.size)
-        return (WITH_DICTIONARY if self.dictionary else PLAIN) + compressor.compress(frame.data)
+            compressor = self._contexts.compressor = self._new_compressor(rows.shape[1])
+        header = WITH_DICTIONARY if self.dictionary else PLAIN
+        return (b"".join((header, payload)) for payload in compressed(compressor, rows))
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload; see :class:`BytesCodec`."""

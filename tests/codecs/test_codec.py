@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from roundtrips import roundtrip
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.codecs import BytesCodec, Levels
+from sb3_compressed.codecs.zstd import Zstd
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CorruptPayload, LevelOutOfRange
 
@@ -59,6 +61,26 @@ def test_codec_with_two_methods_fulfills_the_contract() -> None:
     assert pickle.loads(pickle.dumps(codec)) == codec != Caesar()
     assert codec.shorthand == "caesar/-5"
     codec.prepare()
+
+
+@dataclass(frozen=True)
+class MarkedZstd(Zstd):
+    """Zstandard with a byte of its own before each payload."""
+
+    name: ClassVar[str] = "marked-zstd"
+
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        return b"M" + super().compress_frame(frame)
+
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        return super().decompress_frame(payload[1:], nbytes)
+
+
+def test_a_codec_with_another_format_than_its_parent_inherits_no_batches_of_it() -> None:
+    frames = np.arange(3000, dtype=np.int32).reshape(3, 1000)
+    payloads = roundtrip(MarkedZstd(), frames)
+    assert [payload[:1] for payload in payloads] == [b"M"] * 3
+    assert [payload[1:] for payload in payloads] == Zstd().encode(frames)
 
 
 @pytest.mark.parametrize(

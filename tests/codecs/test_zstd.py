@@ -7,10 +7,20 @@ import sys
 import numpy as np
 import pytest
 import zstandard
+from numpy.typing import NDArray
 from roundtrips import peak_of_refusal, roundtrip
 
-from sb3_compressed.codecs import get_codec, zstd_library
+from sb3_compressed.codecs import Codec, get_codec, zstd_library
+from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.common.probes import holds
+
+DICTIONARY = np.arange(6000, dtype=np.uint16).tobytes()
+CODECS = {
+    "level-3": get_codec("zstd3"),
+    "level-minus-5": get_codec("zstd-5"),
+    "without-dictionary": ZstdDict(compresslevel=3),
+    "with-dictionary": ZstdDict(compresslevel=12, dictionary=DICTIONARY),
+}
 
 MAGIC = bytes.fromhex("28b52ffd")
 EMPTY_BLOCK = bytes.fromhex("010000")
@@ -21,6 +31,28 @@ def test_payload_is_a_zstandard_frame_with_its_content_size() -> None:
     [payload] = get_codec("zstd").encode(frame[np.newaxis])
     assert zstandard.frame_content_size(payload) == frame.nbytes
     assert zstandard.ZstdDecompressor().decompress(payload) == frame.tobytes()
+
+
+def frames_of(n_frames: int, frame_nbytes: int) -> NDArray[np.uint8]:
+    frames = np.random.default_rng(0).integers(0, 4, (n_frames, frame_nbytes), np.uint8)
+    frames[::3] = 0  # payloads of many sizes
+    frames[1::3, : frame_nbytes // 2] = 7
+    return frames
+
+
+@pytest.mark.parametrize("with_batches", [True, False])
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_frames_of_a_batch_are_compressed_as_single_ones(
+    codec: Codec, with_batches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not with_batches:  # other builds of the library lack it
+        monkeypatch.setattr(zstandard, "backend_features", set())
+        monkeypatch.delattr(zstandard.ZstdCompressor, "multi_compress_to_buffer", raising=False)
+    for shape in [(1, 1), (2, 1), (3, 500), (40, 7056), (5, 200_000), (300, 64)]:
+        frames = frames_of(*shape)
+        payloads = roundtrip(codec, frames)
+        assert payloads == [codec.encode(frame[np.newaxis])[0] for frame in frames]
+        assert {*map(type, payloads)} == {bytes}
 
 
 @pytest.mark.parametrize(
