@@ -20,8 +20,9 @@ __all__ = ["ChoiceTrigger", "stack_frames"]
 class ChoiceTrigger:
     """Watches the load of a training and the available memory, and starts a choice if they require another codec.
 
-    Candidates are compared on new frames, which the codec was not trained on. Choices become rarer, unless memory is
-    short.
+    Candidates are compared on new frames, which the codec was not trained on. Later frames may be others: most of a few
+    similar ones are small deltas, for example, and the slow coder that would have encoded the rest is chosen. So much
+    larger payloads lead to a new choice, too. Choices become rarer, unless memory is short.
 
     :ivar choice: the last choice, ``None`` before the first
     """
@@ -30,6 +31,9 @@ class ChoiceTrigger:
     N_COMPARED, MIN_COMPARED, MAX_COMPARED_NBYTES = 16, 4, 4_000_000
     #: By which factor the load has to change for a new choice, and frames before one, at first and at most.
     OTHER_LOAD, FIRST_CHOICE, LAST_CHOICE = 1.5, 512, 65_536
+    #: By which factor payloads have to be larger than those that were compared for a new choice, which may come after a
+    #: quarter of the frames.
+    LARGER = 1.5
     #: Frames between two looks at the load and the available memory.
     CHECK = 512
 
@@ -38,7 +42,7 @@ class ChoiceTrigger:
         self._load: Load | None = None  # for which the codec was chosen since it was trained
         self._may_encode_later = False  # at the last choice
         self._n_encoded = 0  # frames, in all
-        self._mean_nbytes = 0.0  # of recent payloads
+        self._mean_nbytes = 0.0  # of recent payloads since the last choice
         self._next_choice = self._next_check = 0  # values of _n_encoded
         self._until_choice = self.FIRST_CHOICE  # frames from the next choice to another one
         self._compared: list[NDArray[Any]] = []  # frames for a choice
@@ -89,6 +93,7 @@ class ChoiceTrigger:
     def use(self, choice: Choice) -> None:
         """Use a choice from now on; warn once if it exceeds the budget for lack of memory."""
         self.choice = choice
+        self._mean_nbytes = 0.0  # other payloads follow
         if choice.is_forced and not self._is_warned:
             self._is_warned = True
             cost = f"{choice.share:.0%} of the training's time" if choice.load.share else "more time"
@@ -104,10 +109,13 @@ class ChoiceTrigger:
             self.choice = self.choice.trained(codec)
 
     def _needs_another(self, load: Load | None, budget: TimeBudget) -> bool:
-        """Return whether the load has changed, or whether frames may be encoded later."""
+        """Return whether the load has changed, payloads are larger, or whether frames may be encoded later."""
         choice = self.choice
         if choice is not None and choice.later is not None and not budget.may_encode_later:
             return True  # at once, since frames can no longer be encoded later
+        is_larger = choice is not None and self._mean_nbytes + OBJECT_NBYTES > self.LARGER * choice.new.nbytes
+        if is_larger and self._n_encoded >= self._next_choice - self._until_choice * 3 // 4:
+            return True
         if self._n_encoded < self._next_choice:
             return False
         if load is not None and (self._load is None or not load.is_similar(self._load, self.OTHER_LOAD)):

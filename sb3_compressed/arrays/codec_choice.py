@@ -29,7 +29,7 @@ N_CALLS, MAX_SECONDS = 3, 0.01
 #: the units of a core.
 OTHER_THREAD = 0.25
 #: Seconds that the training waits for Python's lock while another thread encodes a frame again.
-WAIT_LATER = 50e-6
+WAIT_LATER = 25e-6
 #: The most that other threads may take of a core, to decode ahead and to encode again.
 MAX_BACKGROUND = 0.15
 #: Bytes of a payload besides its content: the header of a Python object, and a reference to it.

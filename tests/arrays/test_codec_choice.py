@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays import codec_choice
 from sb3_compressed.arrays.choice_trigger import ChoiceTrigger
-from sb3_compressed.arrays.codec_choice import Candidate, choose, measured
+from sb3_compressed.arrays.codec_choice import Candidate, Choice, choose, measured
 from sb3_compressed.arrays.loop_timing import LoopTiming
 from sb3_compressed.arrays.time_budget import Load, TimeBudget
 from sb3_compressed.codecs import get_codec
@@ -174,6 +174,33 @@ def test_candidates_are_compared_on_frames_of_one_layout() -> None:
     choice = choices[-1]()
     assert choice is not None
     assert 400 < choice.final.nbytes < 500  # of frames of 400 bytes of noise
+
+
+def test_much_larger_payloads_lead_to_a_new_choice() -> None:
+    trigger, codec = ChoiceTrigger(), Adaptive(objective="balanced").train(noise(64, 40))
+    blank, enough = np.zeros((1, 40, 40), np.uint8), TimeBudget(LoopTiming(), 0.02)
+
+    def choice_after(frames: NDArray[np.uint8], budget: TimeBudget, n_frames: int = 512) -> Choice | None:
+        trigger.count(n_frames, codec.encode(frames))
+        for _ in range(trigger.N_COMPARED):
+            if (choose := trigger.observe(codec, frames, budget, 1)) is not None:
+                return choose()
+        return None
+
+    first = choice_after(blank, short_budget())
+    assert first is not None
+    first = first._replace(share=0.0)  # within the budget
+    trigger.use(first)
+    assert [choice_after(blank, enough) for _ in range(100)] == [None] * 100
+    second = choice_after(noise(1, 40), enough)
+    assert second is not None
+    assert second.new.nbytes > 1600
+    trigger.use(second._replace(share=0.0))
+    assert [choice_after(noise(1, 40), enough) for _ in range(100)] == [None] * 100
+    trigger.use(first)
+    assert choice_after(noise(1, 40), enough) is not None
+    trigger.use(first)
+    assert choice_after(noise(1, 40), enough) is None, "choices become rarer"
 
 
 def test_a_codec_without_candidates_stays() -> None:
