@@ -20,15 +20,17 @@ __all__ = ["ChoiceTrigger", "stack_frames"]
 class ChoiceTrigger:
     """Watches the load of a training and the available memory, and starts a choice if they require another codec.
 
-    Candidates are compared on new frames, which the codec was not trained on. Later frames may be others: most of a few
-    similar ones are small deltas, for example, and the slow coder that would have encoded the rest is chosen. So much
-    larger payloads lead to a new choice, too. Choices become rarer, unless memory is short.
+    Candidates are compared on frames that the codec was not trained on, spread over those since then: if they were next
+    to each other, all might be small deltas, and a coder that is slow for the rest would seem fast. Payloads that are
+    much larger lead to a new choice, too. Choices become rarer, unless memory is short.
 
     :ivar choice: the last choice, ``None`` before the first
     """
 
     #: Frames that candidates are compared on, at most and at least, and the most bytes of these above the least number.
     N_COMPARED, MIN_COMPARED, MAX_COMPARED_NBYTES = 16, 4, 4_000_000
+    #: Frames from one of these to the next one, at first and at most.
+    FIRST_SPACING, LAST_SPACING = 32, 512
     #: By which factor the load has to change for a new choice, and frames before one, at first and at most.
     OTHER_LOAD, FIRST_CHOICE, LAST_CHOICE = 1.5, 512, 65_536
     #: By which factor payloads have to be larger than those that were compared for a new choice, which may come after a
@@ -46,6 +48,9 @@ class ChoiceTrigger:
         self._next_choice = self._next_check = 0  # values of _n_encoded
         self._until_choice = self.FIRST_CHOICE  # frames from the next choice to another one
         self._compared: list[NDArray[Any]] = []  # frames for a choice
+        self._compared_are_enough = False
+        self._spacing = self.FIRST_SPACING  # frames from one of them to the next one
+        self._next_compared = 0  # value of _n_encoded at which the next one is copied
         self._is_warned = False
 
     def count(self, n_frames: int, payloads: Sequence[bytes]) -> None:
@@ -67,26 +72,22 @@ class ChoiceTrigger:
         :param budget: the time that coding may take
         :param n_frames: frames of an observation
         """
-        if self._n_encoded < self._next_check:
+        self._collect(frames)
+        if self._n_encoded < self._next_check or not self._compared_are_enough:
             return None
+        self._next_check = self._n_encoded + self.CHECK
         load = budget.load(n_frames)
         mean_nbytes = self.choice.final.nbytes if self.choice else self._mean_nbytes + OBJECT_NBYTES
         max_nbytes = budget.max_frame_nbytes(self._n_encoded, mean_nbytes)
         is_short = mean_nbytes > max_nbytes and not (self.choice is not None and self.choice.is_smallest)
         if not (is_short or self._needs_another(load, budget)):
-            self._compared = []
-            self._next_check = self._n_encoded + self.CHECK
-            return None
-        self._next_check = 0  # until there are enough frames
-        compared = self._collect(frames)
-        if compared is None:
             return None
         if load is None:  # the loop is not known: whatever is cheapest and fits
             load = Load(1.0, 1.0, 0.0, 0.0)
         self._load, self._may_encode_later = load, budget.may_encode_later
         self._until_choice = min(4 * self._until_choice, self.LAST_CHOICE)
         self._next_choice = self._n_encoded + self._until_choice
-        self._next_check = self._n_encoded + self.CHECK
+        compared = [*self._compared]  # while another thread reads them, new ones are collected
         present = self.choice.final.codec if self.choice else codec
         return partial(_choose, codec, compared, load, present, max_nbytes, may_encode_later=budget.may_encode_later)
 
@@ -104,6 +105,7 @@ class ChoiceTrigger:
 
     def update_codec(self, codec: TrainableCodec) -> None:
         """Replace the codec of the choice by one that was trained; other candidates follow."""
+        self._discard_compared()
         if self.choice is not None:
             self._load = None
             self.choice = self.choice.trained(codec)
@@ -122,16 +124,28 @@ class ChoiceTrigger:
             return True
         return choice is not None and budget.may_encode_later != self._may_encode_later
 
-    def _collect(self, frames: NDArray[Any]) -> list[NDArray[Any]] | None:
-        """Collect one of the new frames; return all that candidates are compared on once there are enough."""
+    def _collect(self, frames: NDArray[Any]) -> None:
+        """Copy one of the new frames from time to time; where there is no more room, every other one is dropped."""
         if self._compared and self._compared[0].shape != frames.shape[1:]:  # the layout was found meanwhile
-            self._compared = []
-        self._compared.append(frames[len(self._compared) % len(frames)].copy(order="K"))
+            self._discard_compared()
+        if self._n_encoded < self._next_compared:
+            return
         most = self.MAX_COMPARED_NBYTES // max(frames[0].nbytes, 1)
-        if len(self._compared) < max(min(self.N_COMPARED, most), self.MIN_COMPARED):
-            return None
-        compared, self._compared = self._compared, []
-        return compared
+        room = max(min(self.N_COMPARED, most), self.MIN_COMPARED)
+        if len(self._compared) == room and self._spacing < self.LAST_SPACING:
+            self._spacing *= 2
+            del self._compared[::2]
+        elif len(self._compared) == room:
+            del self._compared[0]
+        self._compared.append(frames[self._n_encoded // self._spacing % len(frames)].copy(order="K"))
+        self._compared_are_enough = self._compared_are_enough or len(self._compared) == room
+        self._next_compared = self._n_encoded + self._spacing
+
+    def _discard_compared(self) -> None:
+        self._compared = []
+        self._compared_are_enough = False
+        self._spacing = self.FIRST_SPACING
+        self._next_compared = 0
 
 
 def _choose(

@@ -112,17 +112,21 @@ def measured(codecs: Sequence[TrainableCodec], frames: NDArray[np.generic]) -> l
 
     :param frames: ``(n, *frame_shape)``, not those that the codecs were trained on
     """
-    out = np.full(frames.shape, 0, frames.dtype)  # not np.zeros, whose memory is slow at first
     n = len(frames)
+    # A few frames do not show how often others follow that are like none before, and how long these take. Count one.
+    inverse = np.invert if frames.dtype.kind in "biu" else np.negative
+    timed = np.concatenate([frames, inverse(frames[-1:])])
+    out = np.full(timed.shape, 0, timed.dtype)  # not np.zeros, whose memory is slow at first
     candidates = []
     for codec in codecs:
         codec.decode_into(codec.encode(frames[:1]), out[:1])  # creates the contexts of libraries
-        payloads, encoding = _timed(partial(codec.encode, frames))
+        payloads, encoding = _timed(partial(codec.encode, timed))
         # Located before, as in a training: to copy payloads takes as long as to decode uncompressed ones.
         located = Payloads.of(payloads)
         _, decoding = _timed(partial(codec.decode_batch, [codec], located, out))
-        nbytes = sum(map(len, payloads)) / n + OBJECT_NBYTES
-        candidates.append(Candidate(codec, nbytes, *(COLD_CACHES * seconds / n for seconds in (encoding, decoding))))
+        nbytes = sum(map(len, payloads[:n])) / n + OBJECT_NBYTES
+        times = (COLD_CACHES * seconds / len(timed) for seconds in (encoding, decoding))
+        candidates.append(Candidate(codec, nbytes, *times))
     return candidates
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -154,6 +155,20 @@ def test_candidates_are_measured() -> None:
     assert math.isfinite(raw.nbytes)
 
 
+def test_a_slow_coder_of_frames_without_a_delta_is_not_fast_because_none_was_seen() -> None:
+    rng = np.random.default_rng(0)
+    scene = rng.integers(0, 16, (120, 160, 3), np.uint8)
+    frames = np.stack([scene] * 16)
+    frames[np.arange(16), np.arange(16)] = 0
+    codec = Adaptive(objective="balanced").train(np.stack([scene] * 64))
+    fast, slow = (replace(codec, coder="zstd", compresslevel=level, tries_delta=True) for level in (1, 19))
+    assert all(len(payload) < 2000 for payload in slow.encode(frames)), "all are deltas"
+    whole = measured([replace(codec, coder="zstd", compresslevel=19, tries_delta=False)], frames)[0].encoding
+    costs = measured([fast, slow], frames)
+    assert costs[1].encoding > whole / 40
+    assert costs[1].nbytes < 2000
+
+
 def short_budget() -> TimeBudget:
     """Return the budget of a buffer that would not fit into memory, so that a choice is due at once."""
     return TimeBudget(LoopTiming(), 0.02, memory_share=1e-9, n_items=1_000_000)
@@ -166,9 +181,13 @@ def noise(n: int, side: int) -> NDArray[np.uint8]:
 def test_candidates_are_compared_on_frames_of_one_layout() -> None:
     """Whole items were collected when the layout was found: only single frames count from then on."""
     trigger, codec = ChoiceTrigger(), Adaptive(objective="balanced").train(noise(64, 40))
-    trigger.count(1, codec.encode(noise(1, 40)))
-    assert trigger.observe(codec, noise(1, 40), short_budget(), 1) is None
-    choices = [trigger.observe(codec, noise(1, 20), short_budget(), 4) for _ in range(trigger.N_COMPARED)]
+
+    def observe(side: int) -> Callable[[], Choice | None] | None:
+        trigger.count(trigger.FIRST_SPACING, codec.encode(noise(1, 40)))
+        return trigger.observe(codec, noise(1, side), short_budget(), 1)
+
+    assert observe(40) is None
+    choices = [observe(20) for _ in range(trigger.N_COMPARED)]
     assert [each is not None for each in choices] == [False] * (trigger.N_COMPARED - 1) + [True]
     assert choices[-1] is not None
     choice = choices[-1]()
@@ -181,8 +200,8 @@ def test_much_larger_payloads_lead_to_a_new_choice() -> None:
     blank, enough = np.zeros((1, 40, 40), np.uint8), TimeBudget(LoopTiming(), 0.02)
 
     def choice_after(frames: NDArray[np.uint8], budget: TimeBudget, n_frames: int = 512) -> Choice | None:
-        trigger.count(n_frames, codec.encode(frames))
-        for _ in range(trigger.N_COMPARED):
+        for _ in range(0, n_frames, trigger.FIRST_SPACING):
+            trigger.count(trigger.FIRST_SPACING, codec.encode(frames))
             if (choose := trigger.observe(codec, frames, budget, 1)) is not None:
                 return choose()
         return None
@@ -192,7 +211,7 @@ def test_much_larger_payloads_lead_to_a_new_choice() -> None:
     first = first._replace(share=0.0)  # within the budget
     trigger.use(first)
     assert [choice_after(blank, enough) for _ in range(100)] == [None] * 100
-    second = choice_after(noise(1, 40), enough)
+    second = choice_after(noise(1, 40), enough, 100_000)
     assert second is not None
     assert second.new.nbytes > 1600
     trigger.use(second._replace(share=0.0))
