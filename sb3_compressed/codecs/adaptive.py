@@ -8,8 +8,10 @@ equal tile, as in LZ77 (Ziv and Lempel 1977). Decoding is copying, which is fast
 A payload begins with one byte ``h``:
 
 - ``h`` < 2: the rest is a payload of ``zstd-dict``, with its header byte ``h``;
+- 252: the rest is the frame, uncompressed and in C order;
 - 253: the rest is a payload of ``zstd-dict`` of the filtered frame, see :mod:`.filtering`;
-- 254: the rest is a block of LZ4 with the dictionary of ``zstd-dict``; 255: the rest is the frame, uncompressed;
+- 254: the rest is a block of LZ4 with the dictionary of ``zstd-dict``;
+- 255: the rest is the frame, uncompressed and in the order in which the codec stores frames;
 - otherwise: a sequence of pieces. The *source* starts at the first byte of reference ``h - 2`` and advances with the
   frame. A piece is a number, how many bytes to copy from the source, and a second number:
 
@@ -38,7 +40,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import UINT8, BytesCodec, Levels, TrainableCodec, frame_bytes
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
-from sb3_compressed.codecs.delta_headers import FILTERED, FIRST_REFERENCE, LZ4_BLOCK, RAW
+from sb3_compressed.codecs.delta_headers import FILTERED, FIRST_REFERENCE, LZ4_BLOCK, RAW, RAW_IN_C_ORDER
 from sb3_compressed.codecs.filtering import PlaneLayout, filtered
 from sb3_compressed.codecs.lz4_library import lz4_functions
 from sb3_compressed.codecs.reference_frames import (
@@ -48,7 +50,7 @@ from sb3_compressed.codecs.reference_frames import (
     delta_kernels,
     select_references,
 )
-from sb3_compressed.codecs.whole_frames import HC_LEVEL, HEADER_LZ4, Lz4Blocks, raw_payloads
+from sb3_compressed.codecs.whole_frames import HC_LEVEL, HEADER_C_ORDER, HEADER_LZ4, Lz4Blocks, raw_payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload
 
@@ -280,6 +282,8 @@ class Adaptive(BytesCodec, TrainableCodec):
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
+        if self.coder == "raw" and not self.tries_delta:  # they are read more often than written
+            return raw_payloads(frame_bytes(frames), HEADER_C_ORDER)
         rows, references = self._rows(frames), self.references
         n_frames, frame_nbytes = rows.shape
         if not (n_frames and references.content and self.tries_delta) or frame_nbytes != references.frame_nbytes:
@@ -401,6 +405,6 @@ class Adaptive(BytesCodec, TrainableCodec):
 def coder_of(payload: bytes) -> str:
     """Return which coder wrote a payload of ``delta``."""
     header = payload[0] if payload else 0
-    return (
-        "zstd" if header < FIRST_REFERENCE else {FILTERED: "filter", LZ4_BLOCK: "lz4", RAW: "raw"}.get(header, "delta")
-    )
+    if header < FIRST_REFERENCE:
+        return "zstd"
+    return {RAW_IN_C_ORDER: "raw", FILTERED: "filter", LZ4_BLOCK: "lz4", RAW: "raw"}.get(header, "delta")

@@ -13,22 +13,22 @@ import lz4.block
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, RAW
+from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, RAW, RAW_IN_C_ORDER
 from sb3_compressed.codecs.lz4_library import MAX_DICTIONARY_NBYTES, loaded_stream, lz4_functions
 from sb3_compressed.codecs.reference_frames import delta_kernels
 
-__all__ = ["HC_LEVEL", "HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
+__all__ = ["HC_LEVEL", "HEADER_C_ORDER", "HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
 
 #: Level of LZ4HC; higher ones take longer for hardly smaller blocks.
 HC_LEVEL = 9
-HEADER_LZ4, HEADER_RAW = bytes([LZ4_BLOCK]), bytes([RAW])
+HEADER_C_ORDER, HEADER_LZ4, HEADER_RAW = bytes([RAW_IN_C_ORDER]), bytes([LZ4_BLOCK]), bytes([RAW])
 
 
-def raw_payloads(rows: NDArray[np.uint8]) -> list[bytes]:
+def raw_payloads(rows: NDArray[np.uint8], header: bytes = HEADER_RAW) -> list[bytes]:
     """Return the payloads of frames ``(n, frame_nbytes)``, C-contiguous, without compression."""
     if not rows.size:
         return [b""] * len(rows)
-    return [b"".join((HEADER_RAW, row.data)) for row in rows]
+    return [b"".join((header, row.data)) for row in rows]
 
 
 class Lz4Blocks:

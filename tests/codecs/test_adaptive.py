@@ -231,6 +231,17 @@ def test_candidates_decode_to_the_same_frames(source: str) -> None:
     assert sizes[0] > 0.99 * max(sizes)
 
 
+def test_uncompressed_frames_are_in_c_order_where_deltas_are_channel_last() -> None:
+    images = tile_images(80)
+    trained = Adaptive(objective="balanced", coder="lz4").train(images[:64])
+    assert trained.channel_last_nbytes == images[0].nbytes
+    payloads = roundtrip(replace(trained, coder="raw", tries_delta=False), images[64:])
+    assert payloads == [bytes([252]) + image.tobytes() for image in images[64:]]
+    noise = np.random.default_rng(1).integers(0, 256, (4, 64, 64, 3), np.uint8).transpose(0, 3, 1, 2)
+    without_delta = [bytes([255]) + image.transpose(1, 2, 0).tobytes() for image in noise]
+    assert roundtrip(replace(trained, coder="raw", tries_delta=True), noise) == without_delta
+
+
 def test_named_codecs_have_no_candidates() -> None:
     frames = moving_boxes(64)
     assert not get_codec("delta").train(frames).candidates(frames)  # type: ignore[attr-defined]
@@ -239,10 +250,10 @@ def test_named_codecs_have_no_candidates() -> None:
 
 def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:
     rng = np.random.default_rng(0)
-    references = rng.integers(0, 256, (251, 70_000), np.uint8)
+    references = rng.integers(0, 256, (250, 70_000), np.uint8)
     codec = Adaptive(references=ReferenceFrames(references.tobytes(), 70_000))
     frame = references[:1].copy()
-    frame[0, 1000:3000] = references[250, 60_000:62_000]  # beyond the largest position
+    frame[0, 1000:3000] = references[249, 60_000:62_000]  # beyond the largest position
     frame[0, 5000:7000] = references[100, 60_000:62_000]
     frame[0, 30_000:40_000] = frame[0, 10_000:20_000]
     roundtrip(codec, frame)

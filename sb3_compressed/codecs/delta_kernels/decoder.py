@@ -6,7 +6,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE, LZ4_BLOCK, RAW
+from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE, LZ4_BLOCK, RAW, RAW_IN_C_ORDER
 from sb3_compressed.codecs.delta_kernels.copy_sources import (
     LONG,
     N_RECENT,
@@ -165,10 +165,10 @@ def decode_deltas(
             codec, :7
         ]
         frame = frames.ctypes.data + k * size
-        is_channel_last = of_size == size
-        target = channel_last.ctypes.data if is_channel_last else frame
         header = number_at(payload) if payload_size > 0 else 0
-        if header == RAW:
+        is_channel_last = of_size == size and header != RAW_IN_C_ORDER
+        target = channel_last.ctypes.data if is_channel_last else frame
+        if header in (RAW, RAW_IN_C_ORDER):
             is_decoded = payload_size == 1 + size
             if is_decoded and is_channel_last:
                 target = payload + 1
