@@ -13,8 +13,8 @@ steps before the next one, and is compared with both of its neighbors. Its first
 threads do for the buffer of the turn before ends in them, and the caches are filled. Transitions of a turn are added to
 its buffer alone, so each holds half of them, and a batch after a turn of the other cannot be predicted.
 
-The C library returns memory to the system when the top of its heap is free, and whether that is so at each update is
-chance, too: one of two equal trainings may fault thousands of pages a second. So freed memory is kept here.
+The C library returns memory to the system when the top of its heap is free, which depends on chance: one of two equal
+trainings may have thousands of page faults a second. So the processes here keep freed memory.
 """
 
 from __future__ import annotations

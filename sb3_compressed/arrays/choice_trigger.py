@@ -20,9 +20,10 @@ __all__ = ["ChoiceTrigger", "stack_frames"]
 class ChoiceTrigger:
     """Watches the load of a training and the available memory, and starts a choice if they require another codec.
 
-    Candidates are compared on frames that the codec was not trained on, spread over those since then: if they were next
-    to each other, all might be small deltas, and a coder that is slow for the rest would seem fast. Payloads that are
-    much larger lead to a new choice, too. Choices become rarer, unless memory is short.
+    Candidates are compared on frames since the codec was trained, with gaps between them: frames next to each other may
+    all be small deltas, and a coder that is slow for other frames would seem fast. A new choice also follows when
+    ``add`` makes much larger payloads than those that were compared, unless these frames are encoded again later.
+    Choices become rarer, unless memory is short.
 
     :ivar choice: the last choice, ``None`` before the first
     """
@@ -33,8 +34,8 @@ class ChoiceTrigger:
     FIRST_SPACING, LAST_SPACING = 32, 512
     #: By which factor the load has to change for a new choice, and frames before one, at first and at most.
     OTHER_LOAD, FIRST_CHOICE, LAST_CHOICE = 1.5, 512, 65_536
-    #: By which factor payloads have to be larger than those that were compared for a new choice, which may come after a
-    #: quarter of the frames.
+    #: By which factor payloads have to be larger than those that were compared for a new choice. It then comes after a
+    #: quarter of the usual number of frames.
     LARGER = 1.5
     #: Frames between two looks at the load and the available memory.
     CHECK = 512
@@ -111,7 +112,7 @@ class ChoiceTrigger:
             self.choice = self.choice.trained(codec)
 
     def _needs_another(self, load: Load | None, budget: TimeBudget) -> bool:
-        """Return whether the load has changed, payloads are larger, or whether frames may be encoded later."""
+        """Return whether the load, the sizes of payloads, or whether frames may be encoded later has changed."""
         choice = self.choice
         if choice is not None and choice.later is not None and not budget.may_encode_later:
             return True  # at once, since frames can no longer be encoded later
@@ -125,20 +126,24 @@ class ChoiceTrigger:
         return choice is not None and budget.may_encode_later != self._may_encode_later
 
     def _collect(self, frames: NDArray[Any]) -> None:
-        """Copy one of the new frames from time to time; where there is no more room, every other one is dropped."""
+        """Copy one of the new frames from time to time.
+
+        Without room, drop every other one and double the spacing, or drop the oldest one at the largest spacing.
+        """
         if self._compared and self._compared[0].shape != frames.shape[1:]:  # the layout was found meanwhile
             self._discard_compared()
         if self._n_encoded < self._next_compared:
             return
         most = self.MAX_COMPARED_NBYTES // max(frames[0].nbytes, 1)
         room = max(min(self.N_COMPARED, most), self.MIN_COMPARED)
-        if len(self._compared) == room and self._spacing < self.LAST_SPACING:
-            self._spacing *= 2
-            del self._compared[::2]
-        elif len(self._compared) == room:
-            del self._compared[0]
+        if len(self._compared) == room:
+            if self._spacing < self.LAST_SPACING:
+                self._spacing *= 2
+                del self._compared[::2]
+            else:
+                del self._compared[0]
         self._compared.append(frames[self._n_encoded // self._spacing % len(frames)].copy(order="K"))
-        self._compared_are_enough = self._compared_are_enough or len(self._compared) == room
+        self._compared_are_enough |= len(self._compared) == room
         self._next_compared = self._n_encoded + self._spacing
 
     def _discard_compared(self) -> None:

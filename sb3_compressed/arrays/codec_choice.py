@@ -25,12 +25,13 @@ __all__ = ["MAX_BACKGROUND", "OBJECT_NBYTES", "Candidate", "Choice", "choose", "
 COLD_CACHES = 1.4
 #: Calls that a candidate is timed with, and seconds after which there are no further ones.
 N_CALLS, MAX_SECONDS = 3, 0.01
-#: What a second of another thread takes of the training while a core is idle: both share caches and memory, and often
-#: the units of a core.
+#: Seconds that the training loses for each second of another thread while a core is idle: both share caches, memory and
+#: often a physical core.
 OTHER_THREAD = 0.25
 #: Seconds that the training waits for Python's lock while another thread encodes a frame again.
 WAIT_LATER = 25e-6
-#: The most that other threads may take of a core, to decode ahead and to encode again.
+#: The largest share of a core that other threads may take to decode ahead and to encode again, beyond uncompressed
+#: frames.
 MAX_BACKGROUND = 0.15
 #: Bytes of a payload besides its content: the header of a Python object, and a reference to it.
 OBJECT_NBYTES = 48
@@ -113,7 +114,7 @@ def measured(codecs: Sequence[TrainableCodec], frames: NDArray[np.generic]) -> l
     :param frames: ``(n, *frame_shape)``, not those that the codecs were trained on
     """
     n = len(frames)
-    # A few frames do not show how often others follow that are like none before, and how long these take. Count one.
+    # A few frames may all be small deltas. Later ones may not be, and take much longer, so one without a delta counts.
     inverse = np.invert if frames.dtype.kind in "biu" else np.negative
     timed = np.concatenate([frames, inverse(frames[-1:])])
     out = np.full(timed.shape, 0, timed.dtype)  # not np.zeros, whose memory is slow at first
@@ -189,7 +190,8 @@ class _Way(NamedTuple):
     def share(self, raw: Candidate, load: Load) -> float:
         """Return the share of the training's time that it takes more than uncompressed frames.
 
-        Only few frames are new at any time, so their time does not count where all are encoded again.
+        Where frames are encoded again, new ones are stored at least as fast as uncompressed ones, and only few are new
+        at any time, so neither encoding nor decoding these counts.
         """
         other_thread = OTHER_THREAD if load.has_idle_core else 1.0
         encoding = WAIT_LATER if self.is_later else self.candidate.encoding - raw.encoding
@@ -218,14 +220,9 @@ def _cheapest_of_smallest(
         most = max_nbytes if least <= max_nbytes else least / CLEARLY_SMALLER
         return min((way for way in ways if way.candidate.nbytes <= most), key=share)
     best = min((way for way in affordable if way.candidate.nbytes <= SIMILAR * smallest), key=share)
-    kept = [way for way in ways if way.candidate.codec == present and fits(way, TOLERANCE)]
-    if (
-        kept
-        and kept[0].candidate.nbytes <= max_nbytes
-        and CLEARLY_SMALLER * kept[0].candidate.nbytes <= best.candidate.nbytes
-    ):
-        return min(kept, key=share)
-    return best
+    most = min(max_nbytes, best.candidate.nbytes / CLEARLY_SMALLER)
+    similar = (way for way in ways if way.candidate.codec == present and way.candidate.nbytes <= most)
+    return min((way for way in similar if fits(way, TOLERANCE)), key=share, default=best)
 
 
 def _ladder(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:

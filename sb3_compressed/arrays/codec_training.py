@@ -137,7 +137,7 @@ class CodecTrainer:
             self._use(encoder, work)
 
     def finish(self, encoder: FrameEncoder) -> None:
-        """Wait for the training in another thread, and give its codec to the encoder.
+        """Complete the training, here if it has not begun, and give its codec to the encoder.
 
         An error in it is left to the next :meth:`observe`.
         """

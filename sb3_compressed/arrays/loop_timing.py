@@ -30,7 +30,7 @@ class Rates(NamedTuple):
     :param added: that are added
     :param waited: that are sampled and decoded while the training waits
     :param ahead: that are sampled, after another thread has decoded them
-    :param has_idle_core: whether other threads take no time from the training
+    :param has_idle_core: whether a core is idle, so that other threads take only a part of their time from the training
     """
 
     added: float

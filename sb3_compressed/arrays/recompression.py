@@ -31,10 +31,10 @@ from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["Recompressor"]
 
-#: Frames that are encoded at a time.
+#: About how many frames a task of the other thread encodes.
 CHUNK_FRAMES = 64
-#: Bytes of frames that are decoded and encoded at once, unless there are fewer than the least number: the training may
-#: wait for Python's lock after each such batch, and waits for longer where the caches do not hold them.
+#: A task decodes and encodes batches of about so many bytes of frames, but of at least so many frames. The training may
+#: wait for Python's lock after each batch, and waits longer if a batch does not fit into the caches.
 BATCH_NBYTES, MIN_BATCH = 1_000_000, 8
 #: The newest rows stay as they are: the next row refers to the payloads of the last one.
 N_NEWEST = 16

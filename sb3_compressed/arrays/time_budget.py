@@ -23,7 +23,7 @@ class Load(NamedTuple):
     :param ahead: frames that another thread decodes in a second meanwhile
     :param share: the share of the training's time that encoding and decoding may take more than they would take with
         uncompressed frames
-    :param has_idle_core: whether other threads take no time from the training
+    :param has_idle_core: whether a core is idle, so that other threads take only a part of their time from the training
     """
 
     encoded: float

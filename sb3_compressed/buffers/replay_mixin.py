@@ -143,9 +143,9 @@ class CompressedReplay(Prefetching, ExtendedReplay):
             # since that is slower, the training waits for all, and the codec is chosen for that.
             is_ready = predicted_batch.was_ready or predicted_batch.alternation.is_left_out_to_compare
             self._loop_timing.sample(batch_size, is_ready=is_ready)
-        # Without the lock, which the other thread needs for a buffer in a folder.
-        lock = None if self._storage is None else self._lock
-        predicted_batch.predict(self.pos, partial(self._predicted, batch_size), lock)
+            # With the lock: another thread may empty the buffer. Nothing here waits for the thread that decodes.
+            lock = None if self._storage is None else self._lock
+            predicted_batch.predict(self.pos, partial(self._predicted, batch_size), lock)
         return samples
 
     def _get_samples(self, batch_inds: Any, env: VecNormalize | None = None) -> Any:
@@ -186,7 +186,7 @@ class CompressedReplay(Prefetching, ExtendedReplay):
     def _observations_at(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> ObservationBatch:
         """Return the observations of the transitions at some rows and environments, not located yet.
 
-        It calls no methods that users override, as another thread calls it.
+        It calls no methods that users override, as it is also called for predicted batches, which may never be sampled.
         """
         indices = rows * self.n_envs + envs
         observations = self.__dict__["observations"]

@@ -330,9 +330,10 @@ class BytesCodec(Codec):
         return [bytes(memoryview(payload)) for payload in self.compress_frames(rows)]  # exact-size copies; see Codec
 
     def compress_frames(self, rows: NDArray[np.uint8]) -> Iterable[Buffer]:
-        """Compress frames ``(n, frame_nbytes)``, C-contiguous; where a library can do so in one call, in that.
+        """Compress C-contiguous frames ``(n, frame_nbytes)``.
 
-        Each call that returns to Python lets another thread wait for Python's lock. A subclass that overrides only
+        Override it if a library can compress all of them in one call: a thread that returns to Python after each frame
+        requests Python's lock each time, and other threads wait for that. A subclass that overrides only
         :meth:`compress_frame` does not inherit this method from its parent.
         """
         return map(self.compress_frame, rows)

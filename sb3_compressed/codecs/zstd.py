@@ -49,7 +49,7 @@ class Zstd(BytesCodec):
 
     @property
     def _compressor(self) -> zstandard.ZstdCompressor:
-        """That of this thread."""
+        """The compressor of this thread."""
         try:
             compressor: zstandard.ZstdCompressor = self._contexts.compressor
         except AttributeError:
@@ -82,7 +82,7 @@ class Zstd(BytesCodec):
 
 
 def compressed(compressor: zstandard.ZstdCompressor, rows: NDArray[np.uint8]) -> Iterable[Buffer]:
-    """Compress frames ``(n, frame_nbytes)`` without Python's lock, which one call for each would request each time."""
+    """Compress frames ``(n, frame_nbytes)``, in one call without Python's lock if the library can."""
     if len(rows) < 2 or "multi_compress_to_buffer" not in zstandard.backend_features:
         return [compressor.compress(row.data) for row in rows]
     payloads: Sequence[Buffer] = compressor.multi_compress_to_buffer([row.data for row in rows])  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""``IdleCores``: whether a core is idle, so that work of low priority takes no time from a training."""
+"""``IdleCores``: whether a core is idle, on which other threads can work while a training runs."""
 
 from __future__ import annotations
 

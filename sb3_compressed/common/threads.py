@@ -9,7 +9,8 @@ it also works where no thread can be started, at a process limit or during inter
 
 Batches are decoded ahead in the same pool, see :class:`PoolTask`.
 
-Codecs train in another pool of one thread, see :class:`BackgroundTask`, so that decoding never waits for a training.
+Codecs train, and frames are encoded again, in another pool of one thread, see :class:`BackgroundTask`, so that decoding
+never waits for them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ NICENESS = 5
 WAIT_SECONDS = 0.05
 
 
-class _ProcessPool:
-    """A pool that all of a process share, created when it is first needed.
+class _SharedPool:
+    """A thread pool that the whole process shares, created when it is first needed.
 
     :param max_threads: most threads
     :param niceness: by how much their priority is lower
@@ -65,8 +66,8 @@ class _ProcessPool:
         self.pool = None
 
 
-_decoding = _ProcessPool(os.cpu_count() or 1)
-_background = _ProcessPool(1, NICENESS)
+_decoding = _SharedPool(os.cpu_count() or 1)
+_background = _SharedPool(1, NICENESS)
 
 
 def default_num_threads() -> int:
@@ -176,7 +177,7 @@ class PoolTask(Generic[Result]):
     :ivar error: what it has raised
     """
 
-    _pool: ClassVar[_ProcessPool] = _decoding
+    _pool: ClassVar[_SharedPool] = _decoding
 
     def __init__(self, work: Callable[[], Result]) -> None:
         self._work: Callable[[], Result] | None = work
@@ -196,7 +197,7 @@ class PoolTask(Generic[Result]):
 
     @property
     def is_done(self) -> bool:
-        """Whether :meth:`wait` does not wait for another thread: it has run, or no other thread will run it."""
+        """Whether :meth:`wait` returns without waiting for another thread: it has run, or the caller has to run it."""
         return self.is_complete or self._submitted_to is None or self._submitted_to is not self._pool.pool
 
     def wait(self) -> Result:
@@ -260,7 +261,7 @@ class PoolTask(Generic[Result]):
     def _run(self, errors: type[BaseException]) -> None:
         """Call ``work()``.
 
-        :param errors: those that :meth:`wait` raises
+        :param errors: the errors to keep for :meth:`wait`; others, such as an interrupt, are raised here
         """
         if (work := self._work) is not None:  # otherwise, Ctrl-C interrupted another thread after it had run it
             try:
@@ -273,12 +274,12 @@ class PoolTask(Generic[Result]):
 
 
 class BackgroundTask(PoolTask[Result]):
-    """A task of low priority, which is started at once and runs after all earlier ones.
+    """A task that is queued at once for one thread of low priority, which runs tasks in their order.
 
-    The exit of the interpreter waits for it.
+    :meth:`wait` runs it in the caller if it has not begun. The exit of the interpreter waits for it.
     """
 
-    _pool: ClassVar[_ProcessPool] = _background
+    _pool: ClassVar[_SharedPool] = _background
 
     def __init__(self, work: Callable[[], Result]) -> None:
         super().__init__(work)

@@ -280,8 +280,6 @@ import os, time
 import numpy as np
 from sb3_compressed import CompressedArray
 from sb3_compressed.codecs.zstd_dict import ZstdDict
-from sb3_compressed.common import threads
-from sb3_compressed.common.threads import BackgroundTask
 
 class Slow(ZstdDict):
     def train(self, frames):

@@ -147,6 +147,27 @@ def test_samples_beside_adds_are_transitions_that_were_added(space: str, options
     run_beside_adds(buffer, sample, sample)
 
 
+class ResetMeanwhile(CompressedReplayBuffer):
+    """Another thread empties the buffer while the next batch is predicted, if it can."""
+
+    n_predicted = 0
+
+    def _predicted(self, *arguments: Any) -> Any:
+        self.n_predicted += 1
+        resetting = threading.Thread(target=self.reset, daemon=True)
+        resetting.start()
+        resetting.join(0.1)
+        return super()._predicted(*arguments)
+
+
+def test_another_thread_may_reset_a_buffer_that_is_sampled() -> None:
+    buffer = ResetMeanwhile(4 * N_ROWS, IMAGE, BUTTONS, "cpu", num_threads=2, compression_method="zstd1")
+    for step in range(12):
+        add(buffer, step)
+        assert_consistent(IMAGE, buffer.sample(8), 8)
+    assert buffer.n_predicted > 0
+
+
 def test_sequences_beside_adds_are_consecutive() -> None:
     buffer = new("vector")
 

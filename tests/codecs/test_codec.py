@@ -76,7 +76,7 @@ class MarkedZstd(Zstd):
         return super().decompress_frame(payload[1:], nbytes)
 
 
-def test_a_codec_with_another_format_than_its_parent_inherits_no_batches_of_it() -> None:
+def test_a_codec_with_another_format_does_not_inherit_the_batch_methods_of_its_parent() -> None:
     frames = np.arange(3000, dtype=np.int32).reshape(3, 1000)
     payloads = roundtrip(MarkedZstd(), frames)
     assert [payload[:1] for payload in payloads] == [b"M"] * 3

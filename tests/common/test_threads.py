@@ -299,12 +299,14 @@ def test_background_tasks_run_one_after_the_other() -> None:
     tasks = [BackgroundTask(work) for _ in range(20)]
     for task in tasks:
         wait_until_complete(task)
-    assert len({task.wait() for task in tasks} - {threading.get_ident()}) == 1, "one thread runs all"
+    threads_of_tasks = {task.wait() for task in tasks}
+    assert len(threads_of_tasks) == 1
+    assert threading.get_ident() not in threads_of_tasks
     assert most == [1]
     assert all(task.is_done and task.error is None for task in tasks)
 
 
-def test_an_error_in_a_background_task_is_raised_by_its_result() -> None:
+def test_wait_raises_the_error_of_a_background_task() -> None:
     def work() -> None:
         raise SystemExit("no")
 
