@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from support import wait_until_complete
@@ -28,19 +27,19 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def n_ready(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Return a function that returns how many batches were decoded ahead; each is waited for."""
     ready = 0
-    start, decode_changed = BatchAhead.start, ObservationBatch.decode_changed
+    end, decode_changed = BatchAhead.end, ObservationBatch.decode_changed
 
-    def started(self: BatchAhead, *arguments: Any) -> None:
-        start(self, *arguments)
-        assert self._task is not None
-        wait_until_complete(self._task)
+    def ended(self: BatchAhead) -> None:
+        if self._task is not None:
+            wait_until_complete(self._task)
+        end(self)
 
     def counted(batch: ObservationBatch) -> None:
         nonlocal ready
         ready += 1
         decode_changed(batch)
 
-    monkeypatch.setattr(BatchAhead, "start", started)
+    monkeypatch.setattr(BatchAhead, "end", ended)
     monkeypatch.setattr(ObservationBatch, "decode_changed", counted)
     return lambda: ready
 
