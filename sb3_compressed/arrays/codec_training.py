@@ -137,7 +137,7 @@ class CodecTrainer:
             self._use(encoder, work)
 
     def finish(self, encoder: FrameEncoder) -> None:
-        """Complete the training, here if it has not begun, and give its codec to the encoder.
+        """Wait for the training, and give its codec to the encoder.
 
         An error in it is left to the next :meth:`observe`.
         """

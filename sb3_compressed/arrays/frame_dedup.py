@@ -114,7 +114,7 @@ class FrameDeduplicator:
         self._detector = None
 
     def finish_training(self) -> None:
-        """Complete a training that was started, so that copies of this object and checkpoints use its result."""
+        """Wait for a training that was started, so that copies of this object and checkpoints use its result."""
         self._trainer.finish(self.encoder)
 
     def _join(self, n_new: NDArray[np.int64], payloads: list[bytes]) -> list[list[Slot]]:

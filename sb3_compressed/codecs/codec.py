@@ -302,10 +302,14 @@ class BytesCodec(Codec):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Methods for batches that its parent has are for another format.
-        if "decompress_frame" in vars(cls) and "decode_rows" not in vars(cls):
+
+        def depth(name: str) -> int:
+            return next(n for n, each in enumerate(cls.__mro__) if name in vars(each))
+
+        # Methods for batches are for another format where the method for a frame is that of a subclass or mixin.
+        if depth("decompress_frame") < depth("decode_rows"):
             cls.decode_rows = BytesCodec.decode_rows  # type: ignore[method-assign]
-        if "compress_frame" in vars(cls) and "compress_frames" not in vars(cls):
+        if depth("compress_frame") < depth("compress_frames"):
             cls.compress_frames = BytesCodec.compress_frames  # type: ignore[method-assign]
 
     @abstractmethod

@@ -90,7 +90,7 @@ class ZstdDict(BytesCodec, TrainableCodec):
 
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame; see :class:`BytesCodec`."""
-        return next(self.compress_frames(frame[np.newaxis]))
+        return next(ZstdDict.compress_frames(self, frame[np.newaxis]))
 
     def compress_frames(self, rows: NDArray[np.uint8]) -> Iterator[bytes]:
         """Compress frames; see :meth:`BytesCodec.compress_frames`."""

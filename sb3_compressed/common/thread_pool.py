@@ -53,8 +53,9 @@ class ThreadPool:
 
     def _run(self) -> None:
         if self._niceness and sys.platform == "linux":  # where threads have priorities of their own
-            with contextlib.suppress(OSError):  # forbidden by a sandbox, or the priority is even lower
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
+            with contextlib.suppress(OSError):  # forbidden by a sandbox
+                thread = threading.get_native_id()
+                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + self._niceness)
         while (task := self._tasks.get()) is not None:
             task()
             del task  # it may refer to large arrays

@@ -233,8 +233,11 @@ class PoolTask(Generic[Result]):
     def _wait_for_pool(self) -> None:
         """Wait until a thread of the pool has run it."""
         while not self.is_complete:
-            with contextlib.suppress(Empty):  # another thread that waits may have taken the item
-                self._completion.get(timeout=WAIT_SECONDS)
+            self._wait_briefly()
+
+    def _wait_briefly(self) -> None:
+        with contextlib.suppress(Empty):  # another thread that waits may have taken the item
+            self._completion.get(timeout=WAIT_SECONDS)
 
     def cancel(self) -> None:
         """Do not run it, unless it has started; :meth:`wait` may not be called any more."""
@@ -276,7 +279,7 @@ class PoolTask(Generic[Result]):
 class BackgroundTask(PoolTask[Result]):
     """A task that is queued at once for one thread of low priority, which runs tasks in their order.
 
-    :meth:`wait` runs it in the caller if it has not begun. The exit of the interpreter waits for it.
+    Only where no thread will run it, :meth:`wait` does. The exit of the interpreter waits for it.
     """
 
     _pool: ClassVar[_SharedPool] = _background
@@ -285,6 +288,21 @@ class BackgroundTask(PoolTask[Result]):
         super().__init__(work)
         if threading.main_thread().is_alive():  # during interpreter shutdown, threads start but are not waited for
             self.start()
+
+    def complete(self) -> None:
+        """Wait until the thread has run it; run it if none will.
+
+        It may be interrupted anywhere, and be called by several threads, and again in a forked child.
+        """
+        while not self.is_done:
+            self._wait_briefly()
+        if self.is_complete:
+            return
+        self._claim()  # so that no thread of a pool that was discarded begins now
+        if self._is_in_pool:
+            self._wait_for_pool()
+        else:
+            self._run(Exception)
 
 
 #: Acquired while a task is claimed, and during a fork, so that no task starts.

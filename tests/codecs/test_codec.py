@@ -76,11 +76,46 @@ class MarkedZstd(Zstd):
         return super().decompress_frame(payload[1:], nbytes)
 
 
-def test_a_codec_with_another_format_does_not_inherit_the_batch_methods_of_its_parent() -> None:
+class Marking:
+    """A mixin with a byte of its own before each payload."""
+
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        return b"M" + super().compress_frame(frame)  # type: ignore[misc,no-any-return]
+
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        return super().decompress_frame(payload[1:], nbytes)  # type: ignore[misc,no-any-return]
+
+
+@dataclass(frozen=True)
+class MixedZstd(Marking, Zstd):
+    """Zstandard with the mixin."""
+
+    name: ClassVar[str] = "mixed-zstd"
+
+
+@dataclass(frozen=True)
+class MarkedZstdDict(ZstdDict):
+    """Zstandard with a dictionary, and a byte of its own before each payload."""
+
+    name: ClassVar[str] = "marked-zstd-dict"
+
+    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
+        return b"M" + super().compress_frame(frame)
+
+    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
+        return super().decompress_frame(payload[1:], nbytes)
+
+
+@pytest.mark.parametrize(
+    ("codec", "parent"), [(MarkedZstd(), Zstd()), (MixedZstd(), Zstd()), (MarkedZstdDict(), ZstdDict())]
+)
+def test_a_codec_with_another_format_does_not_inherit_the_batch_methods_of_its_parent(
+    codec: BytesCodec, parent: BytesCodec
+) -> None:
     frames = np.arange(3000, dtype=np.int32).reshape(3, 1000)
-    payloads = roundtrip(MarkedZstd(), frames)
+    payloads = roundtrip(codec, frames)
     assert [payload[:1] for payload in payloads] == [b"M"] * 3
-    assert [payload[1:] for payload in payloads] == Zstd().encode(frames)
+    assert [payload[1:] for payload in payloads] == parent.encode(frames)
 
 
 @pytest.mark.parametrize(
