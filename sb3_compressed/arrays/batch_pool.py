@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from sb3_compressed.common.memory import available_memory
 from sb3_compressed.common.probes import holds, references_are_counted
 
-__all__ = ["BatchPool", "Empty", "checked_empty"]
+__all__ = ["ALIGNMENT", "BatchPool", "Empty", "checked_empty"]
 
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """Returns an uninitialized array, as :func:`numpy.empty` does."""
 
+#: The memory of PyTorch's tensors begins at a multiple of so many bytes, and so do blocks.
+ALIGNMENT = 64
 #: Smaller arrays do not check the available memory.
 MIN_CHECKED_NBYTES = 1 << 28
 #: Larger arrays are not pinned, since PyTorch never frees pinned memory: it is enough for 2048 observations of four
@@ -123,15 +125,16 @@ class BatchPool:
                 continue  # pragma: no cover  # only in a race, which a test with threads may lose
             last_batch, block = entry
             del entry
-            if nbytes <= block.nbytes <= 2 * nbytes and sys.getrefcount(block) <= UNSHARED:
+            if nbytes <= block.nbytes - ALIGNMENT <= 2 * nbytes and sys.getrefcount(block) <= UNSHARED:
                 break
             self._blocks[key] = last_batch, block
             del block
         else:
             if self.nbytes + nbytes > self.MAX_NBYTES:
                 return checked_empty(shape, dtype)
-            block = np.empty(nbytes, dtype=np.uint8)
-        array: NDArray[Any] = np.ndarray(shape, dtype, block)  # refers to it
+            block = np.empty(nbytes + ALIGNMENT, dtype=np.uint8)
+        # It refers to the block; to a view of it, it would not.
+        array: NDArray[Any] = np.ndarray(shape, dtype, block, offset=-block.ctypes.data % ALIGNMENT)
         self._blocks[id(block)] = self._n_batches, block
         return array
 

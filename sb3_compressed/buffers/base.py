@@ -30,7 +30,7 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.arrays.batch_pool import ALIGNMENT, BatchPool
 from sb3_compressed.arrays.codec_choice import Choice
 from sb3_compressed.arrays.frame_layout import FrameStack
 from sb3_compressed.arrays.loop_timing import LoopTiming
@@ -58,7 +58,7 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import Sampler
 
-__all__ = ["CompressedBuffer", "Methods"]
+__all__ = ["CompressedBuffer", "Methods", "to_tensor"]
 
 Methods = tuple[Callable[..., Any], ...]
 """Methods of classes."""
@@ -425,7 +425,7 @@ class CompressedBuffer(BaseBuffer):
     # -- batches ---------------------------------------------------------------------------------------------
 
     def _converter(self, env: VecNormalize | None) -> Callable[[NDArray[Any]], th.Tensor] | None:
-        """Return what turns the arrays of a batch into tensors without a copy, ``None`` if other code receives them.
+        """Return what turns the arrays of a batch into tensors, ``None`` if other code receives them.
 
         Such code is a method that a user has replaced, which must be called. Without any, nothing is normalized.
 
@@ -439,8 +439,7 @@ class CompressedBuffer(BaseBuffer):
         )
         if not is_private:
             return None
-        # On the CPU, tensors take over the memory of the arrays.
-        return th.from_numpy if self.device.type == "cpu" else self._on_device
+        return to_tensor if self.device.type == "cpu" else self._on_device
 
     def _on_device(self, array: NDArray[Any]) -> th.Tensor:
         """Return a tensor on the buffer's device."""
@@ -458,6 +457,15 @@ class CompressedBuffer(BaseBuffer):
         )
         names = [name for name in ("observations", "next_observations") if hasattr(samples, name)]
         return samples._replace(**{name: convert(getattr(samples, name)) for name in names})
+
+
+def to_tensor(array: NDArray[Any]) -> th.Tensor:
+    """Return a tensor that takes over the memory of an array, or a copy where that is not aligned as PyTorch's is.
+
+    Matrix products may round differently at other addresses, and then weights would not be those with SB3's buffer.
+    """
+    tensor = th.from_numpy(array)
+    return tensor.clone() if tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT else tensor
 
 
 def _require_supported(cls: type[CompressedBuffer], space: spaces.Space[Any]) -> None:

@@ -8,14 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.buffers.base import Methods
+from sb3_compressed.buffers.base import Methods, to_tensor
 from sb3_compressed.buffers.buffer_lock import new_lock
 from sb3_compressed.buffers.extended_replay import ExtendedReplay
 from sb3_compressed.buffers.observation_batch import ObservationBatch, Transitions, as_indices, take
@@ -255,7 +254,7 @@ class CompressedReplay(Prefetching, ExtendedReplay):
 
         def complete() -> Any:
             transitions.observations.decode()
-            samples = self._to_tensors(transitions, None, th.from_numpy)
+            samples = self._to_tensors(transitions, None, to_tensor)
             return samples if add_fields is None else weighted_samples(samples, *add_fields)
 
         return complete
