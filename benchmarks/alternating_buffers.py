@@ -182,9 +182,9 @@ def sections(results: Results) -> list[str]:
         "Time and CPU time of a training with a buffer, relative to the same training with SB3's, in one process: a "
         f"model is trained with both in turns of {CYCLES} updates and the steps between them, and each turn is "
         "compared with its neighbors; with a 95% interval (bootstrap over turns). So neither a slow phase of the "
-        "machine nor where the memory of a process lies matters; freed memory stays with the process. `memory` is what "
-        "the buffer reports at the end, relative to raw arrays; `decoded ahead` is the share of batches that were "
-        "ready when they were sampled. `recorded` scenes are replayed from memory and trained with a tiny network.",
+        "machine nor where the memory of a process lies matters. `memory` is what the buffer reports at the end, "
+        "relative to raw arrays; `decoded ahead` is the share of batches that were ready when they were sampled. "
+        "`recorded` scenes are replayed from memory and trained with a tiny network.",
         table(results),
     ]
 
@@ -227,7 +227,13 @@ def main() -> None:
         label += f", batches of {arguments.batch_size}" * bool(arguments.batch_size)
         jobs += [Job(label, name, {"name": name, **given}) for name in arguments.buffers]
     results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
-    save(arguments.out, "alternating_buffers", {"pairs": arguments.pairs}, results, arguments.peers)
+    save(
+        arguments.out,
+        "alternating_buffers",
+        {"pairs": arguments.pairs, "freed memory": "kept"},
+        results,
+        arguments.peers,
+    )
     print("\n\n".join(sections(results)))
 
 
