@@ -98,6 +98,11 @@ class Choice(NamedTuple):
         return f"{coders}: {self.final.nbytes:,.0f} B a frame, {cost}{''.join(others)}"
 
     @property
+    def uses_training(self) -> bool:
+        """Whether payloads depend on what the codec was trained on."""
+        return self.final.codec.uses_training
+
+    @property
     def is_smallest(self) -> bool:
         """Whether no candidate needs clearly less memory."""
         return CLEARLY_SMALLER * self.final.nbytes <= self.ladder[-1].nbytes

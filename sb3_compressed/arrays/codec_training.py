@@ -46,7 +46,8 @@ class CodecTrainer:
     further trainings follow as after the first one. If not, as with noise, the previous codec stays, which will be good
     again for frames as before.
 
-    While an agent trains, a :class:`~.choice_trigger.ChoiceTrigger` chooses among the candidates of a codec.
+    While an agent trains, a :class:`~.choice_trigger.ChoiceTrigger` chooses among the candidates of a codec. As long as
+    it has chosen to store frames uncompressed, nothing is trained.
 
     A codec trains in another thread while the previous one encodes, unless the caller requests otherwise. An error in
     it is raised by the next :meth:`observe`.
@@ -110,6 +111,13 @@ class CodecTrainer:
             return
         n_new = n_passed - self._n_measured
         self.trigger.count(n_new, payloads)
+        codec: TrainableCodec = encoder.codec  # type: ignore[assignment]
+        choice = self.trigger.choice
+        if choice is not None and not choice.uses_training:
+            self._discard_sample()
+            self._next_event = self._drift.next_measurement(len(frames))
+            self._choose(encoder, frames, budget if in_background else None)
+            return
         has_drifted = self._drift.observe(frames, payloads, n_new)
         self._n_measured = n_passed
         if has_drifted and not self._has_changed and self._interval > 4 * self.FIRST:
@@ -118,14 +126,9 @@ class CodecTrainer:
         is_early = self._interval < self.LONGEST
         sample = self.collect(frames)
         self._next_event = min(self._next_sample, self._n_frames + self._drift.next_measurement(len(frames)))
-        codec: TrainableCodec = encoder.codec  # type: ignore[assignment]
         if sample is None:
-            if budget is not None and in_background:
-                choose = self.trigger.observe(codec, frames, budget, encoder.n_frames)
-                if choose is not None:
-                    self._training = BackgroundTask(partial(_chosen, choose, codec, self._trained_nbytes))
+            self._choose(encoder, frames, budget if in_background else None)
             return
-        choice = self.trigger.choice
         final = None if choice is None else choice.final.codec
         if self._has_changed:
             work = partial(_train_after_change, codec, sample, self._trained_nbytes, final)
@@ -135,6 +138,14 @@ class CodecTrainer:
             self._training = BackgroundTask(work)
         else:
             self._use(encoder, work)
+
+    def _choose(self, encoder: FrameEncoder, frames: NDArray[Any], budget: TimeBudget | None) -> None:
+        """Let another thread choose among the candidates of the codec, if a choice is due."""
+        codec: TrainableCodec = encoder.codec  # type: ignore[assignment]
+        if budget is not None:
+            choose = self.trigger.observe(codec, frames, budget, encoder.n_frames)
+            if choose is not None:
+                self._training = BackgroundTask(partial(_chosen, choose, codec, self._trained_nbytes))
 
     def finish(self, encoder: FrameEncoder) -> None:
         """Wait for the training, and give its codec to the encoder.

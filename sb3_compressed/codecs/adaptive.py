@@ -258,6 +258,11 @@ class Adaptive(BytesCodec, TrainableCodec):
         return replace(self, coder="lz4", compresslevel=level, tries_delta=True, tries_zstd=True)
 
     @property
+    def uses_training(self) -> bool:
+        """Whether payloads depend on training; see :attr:`TrainableCodec.uses_training`."""
+        return self.coder != "raw" or self.tries_delta
+
+    @property
     def _uses_zstd(self) -> bool:
         return self.coder in ("zstd", "filter")
 
@@ -282,7 +287,7 @@ class Adaptive(BytesCodec, TrainableCodec):
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
-        if self.coder == "raw" and not self.tries_delta:  # they are read more often than written
+        if not self.uses_training:  # they are read more often than written
             return raw_payloads(frame_bytes(frames), HEADER_C_ORDER)
         rows, references = self._rows(frames), self.references
         n_frames, frame_nbytes = rows.shape

@@ -215,6 +215,11 @@ class TrainableCodec(Codec):
         return self
 
     @property
+    def uses_training(self) -> bool:
+        """Whether payloads depend on training: it does not take place as long as a candidate without is chosen."""
+        return True
+
+    @property
     def coder_name(self) -> str:
         """What encodes frames, in short: what distinguishes candidates."""
         return self.shorthand

@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,11 +22,13 @@ from support import wait_until_complete
 
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.codec_training import CodecTrainer
+from sb3_compressed.arrays.loop_timing import LoopTiming, Rates
+from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.common import threads
-from sb3_compressed.common.threads import BackgroundTask
+from sb3_compressed.common.threads import BackgroundTask, default_num_threads
 
 
 def dictionary_of(array: CompressedArray) -> bytes:
@@ -378,3 +381,26 @@ def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.M
 
 
 train = Adaptive.train
+
+
+@pytest.mark.skipif(default_num_threads() < 2, reason="another thread needs another core")
+def test_nothing_is_trained_while_frames_are_stored_uncompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = Rates(added=1e9, waited=1e9, ahead=0.0, has_idle_core=True)  # too fast for any compression
+    monkeypatch.setattr(LoopTiming, "rates", property(lambda timing: rates))
+    frames = np.concatenate([scenes(500, n_envs=1, seed=seed)[:, :, 0] for seed in range(20)])
+    array = CompressedArray(frames.shape, codec="auto", num_threads=2)
+    array.set_time_budget(TimeBudget(LoopTiming(), 0.02))
+    row = 0
+    while array.choice is None:
+        array[row] = frames[row]
+        row += 1
+        time.sleep(1e-4)
+    assert not array.choice.uses_training
+
+    def train(codec: Adaptive, frames: Any) -> Any:
+        raise AssertionError("nothing is to be trained")
+
+    monkeypatch.setattr(Adaptive, "train", train)
+    assert row < 4000
+    write_rows(array, frames, row)
+    np.testing.assert_array_equal(np.asarray(array), frames)
