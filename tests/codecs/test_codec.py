@@ -94,20 +94,14 @@ class MixedZstd(Marking, Zstd):
 
 
 @dataclass(frozen=True)
-class MarkedZstdDict(ZstdDict):
-    """Zstandard with a dictionary, and a byte of its own before each payload."""
+class MixedZstdDict(Marking, ZstdDict):
+    """Zstandard with a dictionary, and the mixin."""
 
-    name: ClassVar[str] = "marked-zstd-dict"
-
-    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
-        return b"M" + super().compress_frame(frame)
-
-    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
-        return super().decompress_frame(payload[1:], nbytes)
+    name: ClassVar[str] = "mixed-zstd-dict"
 
 
 @pytest.mark.parametrize(
-    ("codec", "parent"), [(MarkedZstd(), Zstd()), (MixedZstd(), Zstd()), (MarkedZstdDict(), ZstdDict())]
+    ("codec", "parent"), [(MarkedZstd(), Zstd()), (MixedZstd(), Zstd()), (MixedZstdDict(), ZstdDict())]
 )
 def test_a_codec_with_another_format_does_not_inherit_the_batch_methods_of_its_parent(
     codec: BytesCodec, parent: BytesCodec
