@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -61,7 +62,9 @@ class RingSpec:
         :param storage: ``storage`` and ``storage_mode`` for a folder
         """
         returns = {"n_steps": self.n_steps, "gamma": self.gamma} if self.n_steps > 1 else {}
-        return self._new(n_rows, n_envs, sampler=self.sampler, num_threads=1, **storage, **returns)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*do not fit", UserWarning)  # the buffer warns of all rings together
+            return self._new(n_rows, n_envs, sampler=self.sampler, num_threads=1, **storage, **returns)
 
     def _new(self, n_rows: int, n_envs: int, **arguments: Any) -> CompressedReplay:
         cls: type[CompressedReplay] = CompressedDictReplayBuffer if self.is_dict else CompressedReplayBuffer

@@ -156,6 +156,14 @@ class BufferStorage:
                 report = repair_store(store)
                 move_slots_from_damaged_files(store)
             arrays, values = fit_arrays(store, buffer)
+            old, n_kept = len(store.arrays["actions"]), buffer.buffer_size if values["full"] else values["pos"]
+            n_stored = old - buffer.optimize_memory_usage if store.values["full"] else store.values["pos"]
+            n_removed = n_stored - n_kept
+            if buffer.buffer_size < old and n_removed > 0:
+                warn_user(
+                    f"{folder}: the oldest {n_removed * buffer.n_envs:,} transitions do not fit into buffer_size="
+                    f"{buffer.buffer_size * buffer.n_envs} and are removed"
+                )
             if isinstance(store, DamagedStore) and report is not None:
                 report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
             elif "sampler" in store.values and "sampler" not in values:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 
-from sb3_compressed.buffers.loading import load_checkpoint
+from sb3_compressed.buffers.arguments import storage_mode_of
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.buffers.resize import resize
 from sb3_compressed.buffers.validation import validate_infos, validate_per_env
+from sb3_compressed.common.paths import user_path
 from sb3_compressed.datasets.trajectory import Trajectory, add_steps
+from sb3_compressed.persistence.restoring import require_buffer
 from sb3_compressed.recording.named_spaces import (
     Arrays,
     NamedSpaces,
@@ -22,6 +25,8 @@ from sb3_compressed.recording.named_spaces import (
     validate_batch,
 )
 from sb3_compressed.step import Step, with_last_observations
+from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.damaged_store import open_damaged
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -99,8 +104,11 @@ class RecordBuffer:
         self._features = NamedSpaces("features", self.feature_space)
         self._grows = buffer_size is None
         if buffer_size is None:
-            is_resumed = options.get("resume") and options.get("storage", "memory") != "memory"
-            buffer_size = _stored_buffer_size(options["storage"]) if is_resumed else INITIAL_STEPS * n_envs
+            mode = storage_mode_of(options.get("storage_mode", "create"), {**options})
+            is_resumed = mode in ("resume", "repair") and options.get("storage", "memory") != "memory"
+            buffer_size = INITIAL_STEPS * n_envs
+            if is_resumed:
+                buffer_size = _stored_buffer_size(options["storage"], is_damaged=mode == "repair")
         space = merge_spaces(self._observations, self._features)
         cls = CompressedDictReplayBuffer if isinstance(space, spaces.Dict) else CompressedReplayBuffer
         self._buffer = cls(buffer_size, space, action_space, n_envs=n_envs, handle_timeout_termination=True, **options)
@@ -278,10 +286,11 @@ class DummyRecordBuffer(FramelessRecordBuffer):
         """Do nothing."""
 
 
-def _stored_buffer_size(folder: Any) -> int:
+def _stored_buffer_size(folder: Any, *, is_damaged: bool) -> int:
     """Return the number of transitions for which the buffer in a folder has space."""
-    buffer = load_checkpoint(folder, follow=True)
+    store = open_damaged(user_path(folder), writable=False) if is_damaged else ArrayStore.open(user_path(folder))
     try:
-        return int(buffer.buffer_size * buffer.n_envs)
+        require_buffer(store)
+        return math.prod(store.specs["actions"].shape[:2])
     finally:
-        buffer.close()
+        store.close()

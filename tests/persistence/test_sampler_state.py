@@ -6,6 +6,7 @@ import copy
 import pickle
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,9 @@ def test_resized_buffers_keep_the_priorities_of_their_rows(kind: str, rows: int,
         expected = by_age(buffer)
         if storage:
             buffer.close()
-            loaded = new(kind, "prioritized", rows, storage=folder, resume=True)
+            is_cut = len(expected) > rows - (kind == "optimized")
+            with pytest.warns(UserWarning, match="do not fit") if is_cut else nullcontext():
+                loaded = new(kind, "prioritized", rows, storage=folder, resume=True)
         else:
             save_checkpoint(buffer, folder)
             loaded = load_checkpoint(folder, device="cpu", buffer_size=rows * buffer.n_envs)

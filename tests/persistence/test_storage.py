@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -105,7 +106,11 @@ def test_buffer_of_another_size_gets_the_newest_transitions_that_fit(
     if way == "load":
         resized = CompressedReplayBuffer.from_checkpoint(tmp_path, buffer_size=size * stream[2], device="cpu")
     else:
-        resized = new(stream, rows=size, storage=tmp_path, resume=True)
+        n_removed = min(n_steps, ROWS) - size
+        with pytest.warns(UserWarning, match="do not fit") if n_removed > 0 else nullcontext() as caught:
+            resized = new(stream, rows=size, storage=tmp_path, resume=True)
+        if caught:
+            assert f"the oldest {n_removed * stream[2]} transitions" in str(caught[0].message)
     kept = min(n_steps, ROWS, size)
     held = new(stream, rows=size)
     add(stream[-1][n_steps - kept : n_steps], held)

@@ -199,10 +199,15 @@ def test_a_checkpoint_restores_a_growing_recording(
     verify(tmp_path / "recording")
 
 
+@pytest.mark.parametrize("resumed", [{"resume": True}, {"storage_mode": "resume"}, {"resume": True, "repair": True}])
 @pytest.mark.parametrize("with_features", [False, True])
 @pytest.mark.parametrize("stream", ["atari", "console", "cart"], indirect=True)
 def test_a_recording_in_a_folder_is_resumed(
-    stream: Stream, with_features: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stream: Stream,
+    with_features: bool,
+    resumed: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sb3_compressed.recording.record_buffer.INITIAL_STEPS", 25)
     features = features_of(stream) if with_features else None
@@ -216,7 +221,7 @@ def test_a_recording_in_a_folder_is_resumed(
     with pytest.raises(StorageError, match="resume=True"):
         RecordBuffer(*stream[:2], **arguments, storage=tmp_path / "recording")
     assert_same_episodes(load_checkpoint(tmp_path / "recording"), recording.buffer)
-    arguments |= {"storage": tmp_path / "recording", "resume": True}
+    arguments |= {"storage": tmp_path / "recording", **resumed}
     with RecordBuffer(*stream[:2], **arguments) as recording:
         assert len(recording) == 60 * stream[2]
         record_stream(recording, stream, 60, N_STEPS, features)
