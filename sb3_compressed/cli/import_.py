@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,16 +136,10 @@ def _unfinished(folder: Path) -> Iterator[Path]:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise StorageError(f"{folder} exists already; pass a new folder")
     unfinished = folder.with_name(f"{folder.name}.{UNFINISHED}")
-    is_new = not unfinished.exists()  # otherwise, another process may be writing it
-    try:
-        yield unfinished
-        if folder.exists():
-            folder.rmdir()
-        unfinished.rename(folder)
-    except BaseException:
-        if is_new:
-            shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+    yield unfinished
+    if folder.exists():
+        folder.rmdir()
+    unfinished.rename(folder)
 
 
 def _describe(buffer: ReplayBuffer) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def write_contact_sheet(
     :param channels: 1 for gray images, 3 for RGB, to override the detected number
     :return: the steps shown; step ``n`` is the observation after ``n`` steps
     :raises ValueError: if observations are not images, or an argument is invalid
-    :raises ImportError: if Pillow is not installed: ``pip install 'sb3-compressed[video]'``
+    :raises ImportError: if Pillow is not installed: ``pip install '.[video]'``
     :raises OSError: if the file cannot be written
     """
     path = user_path(path)

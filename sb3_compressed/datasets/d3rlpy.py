@@ -32,6 +32,7 @@ from sb3_compressed.datasets.d3rlpy_files import (
     read_description,
     read_episodes,
 )
+from sb3_compressed.datasets.import_target import import_target
 from sb3_compressed.datasets.trajectory import TrajectoryPart, add_steps
 from sb3_compressed.errors import StorageError
 
@@ -99,7 +100,7 @@ def import_d3rlpy(
     :param progress_bar: whether to show a progress bar
     :param options: further arguments of the new buffer, such as ``storage=<folder>``
     :return: the buffer
-    :raises ImportError: if h5py is not installed: ``pip install 'sb3-compressed[d3rlpy]'``
+    :raises ImportError: if h5py is not installed: ``pip install '.[d3rlpy]'``
     :raises CheckpointNotFound: if there is no such file
     :raises CorruptStorage: if it is damaged; only compressed observations have checksums
     :raises StorageError: if d3rlpy did not write it, or there are no transitions
@@ -116,20 +117,24 @@ def import_d3rlpy(
         content = _examine(episodes)
         given = _Spaces(content, description, frame_stack, keys, n_actions, action_range)
         n_all = min(content.n_transitions, n_steps or content.n_transitions)
-        if buffer is None:
-            observation_space, action_space = given.observation_space(), given.action_space()
-            if scale_actions:
-                _require_bounds(action_space)  # before anything is written
-            cls = CompressedDictReplayBuffer if isinstance(observation_space, spaces.Dict) else CompressedReplayBuffer
-            buffer = cls(options.pop("buffer_size", n_all), observation_space, action_space, **options)
-        else:
+        if buffer is not None:
             given.require_fitting(buffer)
-        reader = _Reader(buffer, given.names(buffer.observation_space), given.frame_stack, scale=scale_actions)
-        with shown_progress(n_all, "importing", is_shown=progress_bar) as advance:
-            for steps in reader.steps(episodes, n_all):
-                add_steps(buffer, steps)
-                advance(len(steps.rewards))
-    return buffer
+        with import_target(buffer, _new_buffer, given, n_all, scale_actions=scale_actions, **options) as target:
+            reader = _Reader(target, given.names(target.observation_space), given.frame_stack, scale=scale_actions)
+            with shown_progress(n_all, "importing", is_shown=progress_bar) as advance:
+                for steps in reader.steps(episodes, n_all):
+                    add_steps(target, steps)
+                    advance(len(steps.rewards))
+    return target
+
+
+def _new_buffer(given: _Spaces, n_steps: int, *, scale_actions: bool, **options: Any) -> ReplayBuffer:
+    """Return a buffer for the spaces of a data set, with room for a number of transitions by default."""
+    observation_space, action_space = given.observation_space(), given.action_space()
+    if scale_actions:
+        _require_bounds(action_space)
+    cls = CompressedDictReplayBuffer if isinstance(observation_space, spaces.Dict) else CompressedReplayBuffer
+    return cls(options.pop("buffer_size", n_steps), observation_space, action_space, **options)
 
 
 @contextmanager

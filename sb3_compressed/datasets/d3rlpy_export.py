@@ -76,7 +76,7 @@ def export_d3rlpy(
         scale them, to the range of the space
     :param progress_bar: whether to show a progress bar
     :return: the number of episodes
-    :raises ImportError: if h5py is not installed: ``pip install 'sb3-compressed[d3rlpy]'``
+    :raises ImportError: if h5py is not installed: ``pip install '.[d3rlpy]'``
     :raises StorageError: if the file exists
     :raises OSError: if it cannot be written; 32 MB of the disk stay free, since HDF5 crashes on a full one
     :raises ValueError: if the buffer is empty or has actions that d3rlpy does not support; or, with ``frame_stack``, if

@@ -18,6 +18,7 @@ from sb3_compressed.buffers.replay import CompressedReplayBuffer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.progress import progress_bar as shown_progress
 from sb3_compressed.datasets.dopamine_files import Checkpoint, checkpoint_numbers, open_checkpoint
+from sb3_compressed.datasets.import_target import import_target
 from sb3_compressed.errors import StorageError
 
 __all__ = ["import_dopamine"]
@@ -88,7 +89,7 @@ def import_dopamine(
     :return: the buffer
     :raises CheckpointNotFound: if there are no such files, or one of a checkpoint is missing; the message names it
     :raises CorruptStorage: if a file is damaged. A wrong checksum is found at the end of the file, when its transitions
-        have been added already
+        have been added to ``buffer`` already
     :raises StorageError: if the files do not fit together
     :raises ValueError: if the buffer has other spaces, or several environments
     """
@@ -103,17 +104,19 @@ def import_dopamine(
         raise StorageError(f"{path} contains no transitions")
     used = _count_actions(segments, n_actions)
     frame_shape = segments[0].checkpoint.frame_shape
-    if buffer is None:
-        observation_space = spaces.Box(0, 255, (frame_stack, *frame_shape), np.uint8)
-        buffer_size = options.pop("buffer_size", min(n_rows, n_steps or n_rows))
-        buffer = CompressedReplayBuffer(buffer_size, observation_space, spaces.Discrete(n_actions or used), **options)
-    _require_fitting(buffer, (frame_stack, *frame_shape), used)
-    with shown_progress(n_rows, "importing", is_shown=progress_bar) as advance:
-        rows = _without_padding(_read(segments, advance), frame_stack - 1 if n_padding is None else n_padding)
-        steps = _steps(_stacked(rows, frame_stack), n_steps, marks_cuts=buffer.handle_timeout_termination)
-        while part := [*islice(steps, CHUNK_SIZE)]:
-            buffer.extend(*zip(*part, strict=True))
-    return buffer
+    observation_space = spaces.Box(0, 255, (frame_stack, *frame_shape), np.uint8)
+    action_space = spaces.Discrete(n_actions or used)
+    buffer_size = options.pop("buffer_size", min(n_rows, n_steps or n_rows))
+    with import_target(
+        buffer, CompressedReplayBuffer, buffer_size, observation_space, action_space, **options
+    ) as target:
+        _require_fitting(target, (frame_stack, *frame_shape), used)
+        with shown_progress(n_rows, "importing", is_shown=progress_bar) as advance:
+            rows = _without_padding(_read(segments, advance), frame_stack - 1 if n_padding is None else n_padding)
+            steps = _steps(_stacked(rows, frame_stack), n_steps, marks_cuts=target.handle_timeout_termination)
+            while part := [*islice(steps, CHUNK_SIZE)]:
+                target.extend(*zip(*part, strict=True))
+    return target
 
 
 class Segment(NamedTuple):

@@ -20,6 +20,7 @@ from sb3_compressed.common.action_scaling import unscale_actions as unscale
 from sb3_compressed.common.extras import import_extra
 from sb3_compressed.common.progress import progress_bar as shown_progress
 from sb3_compressed.common.tree_map import tree_map
+from sb3_compressed.datasets.import_target import import_target
 from sb3_compressed.datasets.trajectory import Trajectory, add_steps, trajectories
 from sb3_compressed.errors import StorageError
 
@@ -53,7 +54,7 @@ def export_minari(
     :param metadata: further arguments of ``minari.create_dataset_from_buffers``, for example ``env``,
         ``algorithm_name`` and ``author``
     :return: the dataset
-    :raises ImportError: if Minari is not installed: ``pip install 'sb3-compressed[minari]'``
+    :raises ImportError: if Minari is not installed: ``pip install '.[minari]'``
     :raises ValueError: if the dataset exists already, its name is malformed, the buffer is empty, or
         ``MINARI_DATASETS_PATH`` is a relative path. After any error, nothing is left of the dataset
     """
@@ -157,7 +158,7 @@ def import_minari(
     :param progress_bar: whether to show a progress bar
     :param options: further arguments of the new buffer
     :return: the buffer
-    :raises ImportError: if Minari is not installed: ``pip install 'sb3-compressed[minari]'``
+    :raises ImportError: if Minari is not installed: ``pip install '.[minari]'``
     :raises ValueError: if the buffer has other spaces, or several environments
     :raises StorageError: if the metadata of the dataset declares another number of steps than its episodes have
     """
@@ -166,26 +167,26 @@ def import_minari(
         dataset = minari.load_dataset(dataset)
     observation_space, action_space = dataset.observation_space, dataset.action_space
     n_steps = int(dataset.total_steps)
-    if buffer is None:
-        cls = CompressedDictReplayBuffer if isinstance(observation_space, spaces.Dict) else CompressedReplayBuffer
-        buffer = cls(options.pop("buffer_size", n_steps), observation_space, action_space, **options)
-    if buffer.n_envs != 1 or (buffer.observation_space, buffer.action_space) != (observation_space, action_space):
-        raise ValueError(
-            f"the buffer must have n_envs=1, observations of {observation_space} and actions of {action_space} like "
-            f"the dataset, got n_envs={buffer.n_envs}, {buffer.observation_space} and {buffer.action_space}"
-        )
-    with shown_progress(n_steps, "importing", is_shown=progress_bar) as advance:
-        n_left = n_steps
-        for episode in dataset.iterate_episodes():
-            n_left -= len(episode.rewards)
-            if n_left < 0:  # a new buffer would overwrite the first episodes
-                break
-            add_steps(buffer, episode)
-            advance(len(episode.rewards))
-    if n_left:
-        found = "more" if n_left < 0 else f"{n_steps - n_left:,}"
-        raise StorageError(f"the metadata of the dataset declares {n_steps:,} steps, but its episodes have {found}")
-    return buffer
+    cls = CompressedDictReplayBuffer if isinstance(observation_space, spaces.Dict) else CompressedReplayBuffer
+    buffer_size = options.pop("buffer_size", n_steps)
+    with import_target(buffer, cls, buffer_size, observation_space, action_space, **options) as target:
+        if target.n_envs != 1 or (target.observation_space, target.action_space) != (observation_space, action_space):
+            raise ValueError(
+                f"the buffer must have n_envs=1, observations of {observation_space} and actions of {action_space} "
+                f"like the dataset, got n_envs={target.n_envs}, {target.observation_space} and {target.action_space}"
+            )
+        with shown_progress(n_steps, "importing", is_shown=progress_bar) as advance:
+            n_left = n_steps
+            for episode in dataset.iterate_episodes():
+                n_left -= len(episode.rewards)
+                if n_left < 0:  # a new buffer would overwrite the first episodes
+                    break
+                add_steps(target, episode)
+                advance(len(episode.rewards))
+        if n_left:
+            found = "more" if n_left < 0 else f"{n_steps - n_left:,}"
+            raise StorageError(f"the metadata of the dataset declares {n_steps:,} steps, but its episodes have {found}")
+    return target
 
 
 def _import_minari() -> Any:

@@ -76,7 +76,7 @@ def write_video(
     :param progress: called with the number of frames written since the last call
     :return: the number of frames
     :raises ValueError: if observations are not images, there are no episodes, or an argument is invalid
-    :raises ImportError: if imageio-ffmpeg is not installed: ``pip install 'sb3-compressed[video]'``
+    :raises ImportError: if imageio-ffmpeg is not installed: ``pip install '.[video]'``
     :raises OSError: if the file cannot be written
     """
     path = user_path(path)

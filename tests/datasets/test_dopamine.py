@@ -245,7 +245,8 @@ def test_errors_name_the_file_that_is_missing_or_damaged(folder: Path, name: str
 
     def error(kind: type[Exception]) -> str:
         with pytest.raises(kind) as caught:
-            imported(folder)
+            imported(folder, storage=folder / "buffer")
+        assert not (folder / "buffer").exists(), "nothing is left, so it can be tried again"
         return str(caught.value)
 
     path.write_bytes(intact[: len(intact) * 2 // 3])
