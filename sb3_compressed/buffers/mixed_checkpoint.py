@@ -19,7 +19,7 @@ from sb3_compressed.storage.checked_json import read_object, with_checksum, with
 from sb3_compressed.storage.files import UNFINISHED, flush_path, make_folder_durably
 from sb3_compressed.storage.lock import LOCK_NAME, FolderLock
 
-__all__ = ["MAX_PREFETCH", "MixedManifest", "is_mixed", "part_folder", "write_checkpoint"]
+__all__ = ["MAX_PREFETCH", "MixedManifest", "complete_folder", "is_mixed", "part_folder", "write_checkpoint"]
 
 MANIFEST_NAME = "mixed.json"
 VERSION = 1
@@ -83,6 +83,14 @@ def is_mixed(folder: Path) -> bool:
     return (folder / MANIFEST_NAME).is_file()
 
 
+def complete_folder(folder: Path) -> Path:
+    """Return where the checkpoint of a name is: elsewhere if a save was killed just before the new one got its name."""
+    if folder.exists() or not folder.name:
+        return folder
+    replaced = _replaced(folder)
+    return replaced if is_mixed(replaced) else folder
+
+
 def part_folder(folder: Path, number: int) -> Path:
     """Return the folder of a buffer in a checkpoint."""
     return folder / f"part-{number}"
@@ -98,17 +106,20 @@ def write_checkpoint(folder: Path, write: Callable[[Path], None], *, overwrite: 
     :raises StorageError: if the folder contains a checkpoint that may not be replaced, or something else, or if
         another process saves to it
     """
-    exists = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    if exists and not is_mixed(folder):
+    complete = complete_folder(folder)
+    exists = complete.exists() and (not complete.is_dir() or any(complete.iterdir()))
+    if exists and not is_mixed(complete):
         raise StorageError(f"{folder} contains something else; save a mixed buffer to a new or empty folder")
     if exists and not overwrite:
         raise StorageError(f"{folder} contains a mixed buffer; pass overwrite=True to replace it, or another folder")
-    unfinished, replaced = (folder.with_name(f"{folder.name}.{suffix}") for suffix in (UNFINISHED, "replaced"))
+    unfinished, replaced = folder.with_name(f"{folder.name}.{UNFINISHED}"), _replaced(folder)
     for other in (unfinished, replaced):
         _require_left_by_save(other)
     make_folder_durably(unfinished)
     lock = FolderLock(unfinished).acquire()
     try:
+        if (complete := complete_folder(folder)) != folder:
+            complete.rename(folder)
         for path in unfinished.iterdir():  # of a save that was killed
             if path.name != LOCK_NAME:
                 _delete(path)
@@ -130,6 +141,11 @@ def write_checkpoint(folder: Path, write: Callable[[Path], None], *, overwrite: 
         raise
     (folder / LOCK_NAME).unlink(missing_ok=True)
     _delete(replaced)
+
+
+def _replaced(folder: Path) -> Path:
+    """Return where a checkpoint is between the moment that it loses its name and the one that the new one gets it."""
+    return folder.with_name(f"{folder.name}.replaced")
 
 
 def _require_left_by_save(folder: Path) -> None:

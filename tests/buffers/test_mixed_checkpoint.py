@@ -280,6 +280,9 @@ def test_the_save_after_one_that_was_killed_succeeds(before: str, tmp_path: Path
     left = {path.name for path in tmp_path.iterdir()}
     assert "saved.unfinished" in left
     assert len(left & {"saved", "saved.replaced"}) == 1
+    assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)  # the save before
+    with pytest.raises(StorageError, match="overwrite=True"):
+        buffer.save_checkpoint(folder)
     buffer.save_checkpoint(folder, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
     assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)
@@ -303,6 +306,13 @@ def test_an_interrupted_rename_leaves_the_checkpoint_of_before(
     with pytest.raises(KeyboardInterrupt):
         mixed().save_checkpoint(folder, overwrite=True)
     assert content(tmp_path) == before
+
+
+def test_the_current_folder_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = mixed()
+    buffer.save_checkpoint(tmp_path / "saved")
+    monkeypatch.chdir(tmp_path / "saved")
+    assert_same_batches(load_checkpoint(".", device="cpu"), buffer)
 
 
 def test_two_processes_do_not_save_to_one_folder_at_once(tmp_path: Path) -> None:
