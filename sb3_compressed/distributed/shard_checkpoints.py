@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from sb3_compressed.distributed.checkpoint_manifest import (
 )
 from sb3_compressed.distributed.shard_group import ShardGroup
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
-from sb3_compressed.storage.files import flush_path
+from sb3_compressed.storage.files import flush_path, link_or_copy
 from sb3_compressed.storage.lock import FolderLock
 
 __all__ = ["ShardCheckpoints"]
@@ -101,7 +100,7 @@ class ShardCheckpoints:
         if (latest, manifest.cut) not in self._cuts:
             raise StorageError(f"{latest} contains another checkpoint now, since another learner saves to it")
         path.mkdir(parents=True)
-        shutil.copytree(latest / manifest.cut, path / manifest.cut, copy_function=os.link)
+        shutil.copytree(latest / manifest.cut, path / manifest.cut, copy_function=link_or_copy)
         manifest.write(path)
 
     def load(self, path: Path, load_manifest: Callable[[Path, Manifest], None]) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Iterator
-from io import FileIO
+from io import BufferedWriter, FileIO
+from os import PathLike
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +26,7 @@ __all__ = [
     "completed_file",
     "create_regular_file",
     "flush_path",
+    "link_or_copy",
     "make_folder_durably",
     "nbytes_on_disk",
     "open_regular_file",
@@ -67,6 +70,22 @@ def create_regular_file(path: Path) -> FileIO:
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     return _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, "r+b")
+
+
+def link_or_copy(source: str | PathLike[str], target: str | PathLike[str]) -> None:
+    """Create a hard link to a regular file; on another disk, or a file system without links, a copy, durably.
+
+    :raises CorruptStorage: if it is not a regular file
+    :raises OSError: if it cannot be read or written
+    """
+    with open_regular_file(Path(source)) as original:
+        try:
+            os.link(source, target)
+        except OSError:
+            with create_regular_file(Path(target)) as file, BufferedWriter(file) as copy:
+                shutil.copyfileobj(original, copy)
+                copy.flush()
+                os.fsync(file.fileno())
 
 
 def _open(path: Path, flags: int, mode: str) -> FileIO:

@@ -18,9 +18,7 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Callable, Collection, Iterable
-from io import BufferedWriter
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,8 +26,8 @@ from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.files import (
     UNFINISHED,
-    create_regular_file,
     flush_path,
+    link_or_copy,
     make_folder_durably,
     open_regular_file,
 )
@@ -387,15 +385,7 @@ class Log:
         copy = Log.create(folder, advice="pass an empty or a new folder")
         try:
             for number in numbers:
-                source, target = self._path(number), copy._path(number)
-                with open_regular_file(source) as original:
-                    try:
-                        target.hardlink_to(source)
-                    except OSError:  # another disk, or a file system without links
-                        with create_regular_file(target) as file, BufferedWriter(file) as duplicate:
-                            shutil.copyfileobj(original, duplicate)
-                            duplicate.flush()
-                            os.fsync(file.fileno())
+                link_or_copy(self._path(number), copy._path(number))
             copy.next_number, copy.identity = self.next_number, self.identity
             # The snapshot stores where the last segment, which may be shared, ends for the copy.
             copy.write_snapshot(snapshot, previous=self.last)

@@ -5,6 +5,7 @@ A load restores all of it, also if shards die meanwhile.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -247,6 +248,24 @@ def test_a_save_that_another_learner_has_replaced_is_not_copied(
     single.save_checkpoint(tmp_path / "checkpoint", overwrite=True)
     single.copy_checkpoint(tmp_path / "copy")
     assert read_manifest(tmp_path / "copy") == read_manifest(tmp_path / "checkpoint")
+
+
+def test_a_checkpoint_is_copied_on_a_file_system_without_hard_links(
+    single: DistributedReplayBuffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy raised, so ``BufferCheckpointCallback`` could not save there."""
+
+    def link_nothing(source: object, target: object, **options: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    single.save_checkpoint(tmp_path / "checkpoint")
+    n_saved = single.n_transitions
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", link_nothing)
+        single.copy_checkpoint(tmp_path / "copy")
+    single.reset()
+    single.load_checkpoint(tmp_path / "copy")
+    assert single.n_transitions == n_saved > 0
 
 
 def test_a_checkpoint_is_loaded_while_another_learner_saves(
