@@ -32,9 +32,10 @@ from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALE
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.segment_header import HEADERS_NBYTES
 
-__all__ = ["RING_ROWS", "ArrayStore", "Change"]
+__all__ = ["REPAIR_ADVICE", "RING_ROWS", "ArrayStore", "Change"]
 
-REPAIR_ADVICE = "; repair=True keeps what is not damaged"
+#: The end of an error message about damage.
+REPAIR_ADVICE = "; load_checkpoint(..., repair=True) keeps what is not damaged"
 #: Size beyond which a new segment begins even within a change, since offsets have 32 bits.
 MAX_SEGMENT_NBYTES = 2 << 30
 #: Patches of a commit are written as records of their own beyond this size, so that damage to one affects no others.

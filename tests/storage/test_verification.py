@@ -59,3 +59,15 @@ def test_damaged_slots_are_listed_by_address(at_once: int, tmp_path: Path, monke
     assert shares[-1] == 1
     assert store.slots.load(np.setdiff1d(store.arrays["table"], [*found])).all()
     store.close()
+
+
+def test_damage_is_listed_once_and_without_advice_for_python(tmp_path: Path) -> None:
+    tiny_store(tmp_path, 13).close()
+    for path in sorted(tmp_path.glob("*.log")):
+        original = path.read_bytes()
+        for position in range(0, len(original), max(1, len(original) // 20)):
+            damage(path, position)
+            found = verify(tmp_path)
+            assert not [each for each in found for other in found if each is not other and each in other], found
+            assert not any("repair" in each for each in found)
+            path.write_bytes(original)
