@@ -220,11 +220,9 @@ class ExtendedReplay(StoredReplay):
             buffer stores time limits; the buffer is then as it was
         :raises TypeError: if an argument is not numeric; likewise
         """
-        steps = Steps(_stacked(obs), _stacked(next_obs), _stacked(action), _stacked(reward), _stacked(done), None)
-        n_steps = _n_steps(steps, infos, timeouts)
+        steps, n_steps = self._steps_of(obs, next_obs, action, reward, done, infos, timeouts)
         if not n_steps:
             return
-        steps = steps._replace(timeouts=self._validated_timeouts(infos, timeouts, n_steps))
         with self._lock:
             is_valid = self._validates_at_once(steps.at(0), n_steps)
         if not is_valid:
@@ -244,6 +242,27 @@ class ExtendedReplay(StoredReplay):
                 else:
                     for step in range(part.start, part.stop):
                         self.add(*steps.at(step)[:-1], self._infos_of(step, infos, steps.timeouts))
+
+    def _steps_of(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: Any,
+        reward: Any,
+        done: Any,
+        infos: Sequence[Any] | None,
+        timeouts: Any,
+    ) -> tuple[Steps, int]:
+        """Return the arguments of :meth:`extend` as arrays, and the number of steps; infos are validated.
+
+        :raises ValueError: if they have different numbers of steps, or infos do not fit
+        :raises TypeError: if time limits are not numeric
+        """
+        steps = Steps(_stacked(obs), _stacked(next_obs), _stacked(action), _stacked(reward), _stacked(done), None)
+        n_steps = _n_steps(steps, infos, timeouts)
+        if n_steps:
+            steps = steps._replace(timeouts=self._validated_timeouts(infos, timeouts, n_steps))
+        return steps, n_steps
 
     def _validated_timeouts(self, infos: Sequence[Any] | None, timeouts: Any, n_steps: int) -> NDArray[np.bool_] | None:
         """Validate info dicts and time limits; return the latter, ``None`` if the buffer does not store them.

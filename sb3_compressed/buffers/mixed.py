@@ -17,7 +17,13 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.utils import get_device
 
 from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.buffers.mixed_checkpoint import MAX_PREFETCH, MixedManifest, part_folder, write_checkpoint
+from sb3_compressed.buffers.mixed_checkpoint import (
+    MAX_PREFETCH,
+    MixedManifest,
+    complete_folder,
+    part_folder,
+    write_checkpoint,
+)
 from sb3_compressed.buffers.mixed_source import MixedSource, load_part, reason_not_to_save
 from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.replay import (
@@ -269,9 +275,22 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         """Add a transition of every environment to the online buffer."""
         self.online.add(*args, **kwargs)
 
-    def extend(self, *args: Any, **kwargs: Any) -> None:
-        """Add many steps of every environment to the online buffer."""
-        self.online.extend(*args, **kwargs)
+    def extend(
+        self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any = None, **options: Any
+    ) -> None:
+        """Add many steps of every environment to the online buffer, with the arguments of its own ``extend``.
+
+        :raises TypeError: if that is SB3's, and ``infos`` are missing or there are other arguments, which it ignores
+        """
+        if type(self.online).extend is ReplayBuffer.extend and (infos is None or options):
+            raise TypeError("extend of a buffer of SB3 needs infos, and has no other options")
+        self.online.extend(obs, next_obs, action, reward, done, infos, **options)
+
+    def __repr__(self) -> str:
+        if "_weights" not in vars(self):  # its construction has failed
+            return object.__repr__(self)
+        weights = ", ".join(f"{weight:g}" for weight in self._weights)
+        return f"<{type(self).__name__}: {weights} of each batch from {', '.join(map(repr, self.buffers))}>"
 
     def reset(self) -> None:
         """Remove all transitions of the online buffer."""
@@ -490,7 +509,7 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         """
         if kwargs.get("follow"):
             raise StorageError(f"{folder} contains a mixed buffer, which cannot be followed; follow one of its parts")
-        path = user_path(folder).absolute()
+        path = complete_folder(user_path(folder).absolute())
         manifest = MixedManifest.read(path)
         folders: list[Any] = [*demonstrations] if isinstance(demonstrations, list | tuple) else [demonstrations]
         if len(folders) != manifest.classes.count(None):

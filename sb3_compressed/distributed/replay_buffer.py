@@ -119,7 +119,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         ``"overwrite"`` replaces them
     :param sampler: ``"uniform"``, ``"prioritized"``, ``"recent"``, or a configured sampler of these
     :param n_steps: number of steps of n-step returns, 1 for none
-    :param gamma: discount factor of n-step returns
+    :param gamma: discount factor of n-step returns, 0.99 by default as in SB3, whatever that of the model is
     :param prefetch: how many batches are requested before they are needed; 0 for none
     :param timeout: seconds after which a shard that does not answer is left out, until it answers
     :param segment_length: number of steps that are sent to a shard together
@@ -288,6 +288,26 @@ class DistributedReplayBuffer(ReplayBuffer):
                 first, second = tree_map(itemgetter(part), obs), tree_map(itemgetter(part), next_obs)
                 writer.add(first, second, action[part], reward[part], done[part], infos[part])
         self._record_local()
+
+    def extend(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: Any,
+        reward: Any,
+        done: Any,
+        infos: Sequence[Any] | None = None,
+        *,
+        timeouts: Any = None,
+    ) -> None:
+        """Add many steps of every environment, one after the other, with the arguments of a local buffer's ``extend``.
+
+        :raises ValueError: if an argument does not fit; steps before it stay
+        :raises TypeError: if an argument is not numeric; likewise
+        """
+        steps, n_steps = self._template._steps_of(obs, next_obs, action, reward, done, infos, timeouts)
+        for step in range(n_steps):
+            self.add(*steps.at(step)[:-1], self._template._infos_of(step, infos, steps.timeouts))
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -478,6 +498,13 @@ class DistributedReplayBuffer(ReplayBuffer):
             waited=pipeline.waited,
             memory_nbytes=sum(view.status.memory for view in group.shards if view.status is not None),
         )
+
+    def __repr__(self) -> str:
+        if "_group" not in vars(self):  # its construction has failed
+            return object.__repr__(self)
+        n, n_shards = self._group.n_transitions, len(self._group.shards)  # without a call of a shard
+        where = f"{n_shards} {'shards' if n_shards > 1 else 'shard'}{', closed' if self._is_closed else ''}"
+        return f"<{type(self).__name__}: {n:,} of {self.buffer_size * self.n_envs:,} transitions in {where}>"
 
     def close(self) -> None:
         """Send everything that was added, flush the folder, and end the shards.

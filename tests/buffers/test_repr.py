@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,19 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer, CompressedRolloutBuffer
+from sb3_compressed import (
+    CompressedDictReplayBuffer,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    MixedReplayBuffer,
+)
 
 IMAGES = spaces.Box(0, 255, (4, 36, 36), np.uint8)
 ACTIONS = spaces.Discrete(3)
 
 
 def test_replay_buffers_show_size_frames_and_codec() -> None:
-    buffer = CompressedReplayBuffer(2_000, IMAGES, ACTIONS, "cpu", n_envs=2, frame_stack=4)
+    buffer = CompressedReplayBuffer(2_000, IMAGES, ACTIONS, "cpu", n_envs=2, compression_method="zstd3")
     assert "0 of 2,000 transitions" in repr(buffer)
     stack = np.zeros((2, 4, 36, 36), np.uint8)
     for step in range(100):
@@ -25,8 +31,8 @@ def test_replay_buffers_show_size_frames_and_codec() -> None:
         stack = following
     shown = repr(buffer)
     assert shown.startswith("<CompressedReplayBuffer: 200 of 2,000 transitions")
-    assert "4 frames" in shown
-    assert "B a transition" in shown
+    assert re.search(r", [0-9.]+ MB, [0-9,]+ B a transition; ", shown)
+    assert "4 frames, Zstd(compresslevel=3)" in shown, "the stack was detected"
 
 
 @pytest.mark.parametrize("n_steps", [0, 3, 8])
@@ -47,3 +53,10 @@ def test_each_key_of_a_dict_is_shown() -> None:
     assert "camera: " in shown
     assert "depth: " in shown
     assert "speed: " not in shown, "it is not compressed"
+
+
+def test_a_mixed_buffer_shows_its_parts_and_their_weights() -> None:
+    online, other = (CompressedReplayBuffer(n, IMAGES, ACTIONS, "cpu") for n in (100, 300))
+    shown = repr(MixedReplayBuffer.from_buffers([online, other], weights=[3, 1]))
+    assert shown.startswith("<MixedReplayBuffer: 0.75, 0.25 of each batch from <CompressedReplayBuffer: 0 of 100")
+    assert "<CompressedReplayBuffer: 0 of 300 transitions" in shown

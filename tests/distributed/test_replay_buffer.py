@@ -162,6 +162,29 @@ def test_lists_are_accepted(images: DistributedReplayBuffer) -> None:
     assert {1480, 1481, 1482, 1483} <= {*actions}
 
 
+@pytest.mark.parametrize("with_timeouts", [False, True])
+def test_extend_adds_all_steps_by_position_or_name(with_timeouts: bool, images: DistributedReplayBuffer) -> None:
+    """SB3's own ``extend`` ignores arguments that are passed by name, and adds nothing."""
+    steps = [transition("transposed", number, 4, action=4 * number) for number in range(20)]
+    given: dict[str, Any] = {
+        name: np.stack([vars(step)[name] for step in steps]) for name in ("obs", "next_obs", "action", "reward")
+    }
+    done = np.stack([step.done for step in steps])
+    obs, next_obs, action, reward = given.values()
+    if with_timeouts:
+        images.extend(**given, done=done, timeouts=np.zeros((20, 4), bool))
+    else:
+        images.extend(obs, next_obs, action, reward, done, [step.infos for step in steps])
+    refreshed(images)
+    assert images.n_transitions == 80
+    assert {*assert_true(images.sample(2000), "transposed", 4)} == {*range(80)}
+    with pytest.raises(ValueError, match="number of steps"):
+        images.extend(obs, next_obs, action, reward, done[:7], [step.infos for step in steps])
+    with pytest.raises(ValueError, match="pass infos, or timeouts"):
+        images.extend(obs, next_obs, action, reward, done)
+    assert repr(images) == "<DistributedReplayBuffer: 80 of 240 transitions in 3 shards>"
+
+
 def test_a_checkpoint_is_one_state_of_all_shards(images: DistributedReplayBuffer, tmp_path: Path) -> None:
     add_rows(images, "transposed", range(300, 390))
     save_checkpoint(images, tmp_path / "checkpoint")
