@@ -14,6 +14,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.noise import ActionNoise, VectorizedActionNoise
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.td3.policies import TD3Policy
+
+from sb3_compressed.common.warning import warn_user
 
 __all__ = ["EpsilonLadder", "Exploration", "ExplorationConfig", "Explorer"]
 
@@ -111,14 +114,15 @@ class ExplorationConfig:
         :raises ValueError: if ``epsilon`` is invalid, or is a constant or an :class:`EpsilonLadder` and the algorithm
             has no ``exploration_rate``
         """
+        noise, name = model.action_noise, type(model).__name__
         if not hasattr(model, "exploration_rate"):
             if epsilon is not None and not isinstance(epsilon, str):
                 raise ValueError(
-                    f"{type(model).__name__} does not explore with random actions, so their probability cannot be "
-                    f"{epsilon!r}; omit it"
+                    f"{name} does not explore with random actions, so their probability cannot be {epsilon!r}; omit it"
                 )
+            if epsilon is not None and noise is None and isinstance(model.policy, TD3Policy):  # deterministic
+                warn_user(f"this {name} has no action_noise: all collectors act alike, without exploration")
             epsilon = None
-        noise = model.action_noise
         return cls(
             epsilon=epsilon,
             action_noise=copy.deepcopy(noise.base_noise if isinstance(noise, VectorizedActionNoise) else noise),

@@ -89,7 +89,7 @@ def test_continuous_actions_are_those_of_sb3(name: str, n_envs: int) -> None:
         **small(),
         **arguments,
     )
-    config = pickle.loads(pickle.dumps(ExplorationConfig.from_model(model)))
+    config = pickle.loads(pickle.dumps(ExplorationConfig.from_model(model, None)))
     assert config.epsilon is None
     explorer = Explorer(model.policy, config, n_envs)
 
@@ -239,7 +239,8 @@ def test_random_actions_of_continuous_algorithms_are_refused() -> None:
             ExplorationConfig.from_model(model, epsilon)
         with pytest.raises(ValueError, match="needs discrete actions"):
             Explorer(model.policy, ExplorationConfig(epsilon), N_ENVS)
-    assert ExplorationConfig.from_model(model, "schedule").epsilon is None
+    with pytest.warns(UserWarning, match="this TD3 has no action_noise: all collectors act alike"):
+        assert ExplorationConfig.from_model(model, "schedule").epsilon is None
 
 
 def test_wrong_arguments_of_explorers_are_errors() -> None:
