@@ -1,4 +1,4 @@
-"""Compressed versions of sb3-contrib's buffers (``pip install 'sb3-compressed[contrib]'``)."""
+"""Compressed versions of sb3-contrib's buffers (``pip install '.[contrib]'``)."""
 
 from sb3_compressed.errors import install_command
 

@@ -36,7 +36,7 @@ def make_env(env_id: str, n_envs: int = 1, *, frame_stack: int = 4, seed: int | 
     :param seed: seed of the first environment; the others use the following integers
     :param kwargs: further arguments of SB3's ``make_atari_env``, e.g. ``vec_env_cls=SubprocVecEnv``, ``env_kwargs`` or
         ``wrapper_kwargs``
-    :raises ImportError: if ALE or OpenCV is not installed: ``pip install 'sb3-compressed[atari]'``
+    :raises ImportError: if ALE or OpenCV is not installed: ``pip install '.[atari]'``
     :raises ValueError: if the environment is not an Atari game, or ``n_envs`` or ``frame_stack`` is not positive
     :raises TypeError: if ``n_envs`` or ``frame_stack`` is not an integer, or an argument is unknown
     :raises gymnasium.error.UnregisteredEnv: if the environment does not exist

@@ -27,11 +27,11 @@ def install_command(extra: str) -> str:
     """Return the command that installs an optional dependency, for error messages.
 
     >>> install_command("minari")
-    "pip install 'sb3-compressed[minari]' (in a clone of the repository: pip install '.[minari]')"
+    "pip install '.[minari]' in a copy of its repository"
 
     :param extra: name of the extra in ``pyproject.toml``
     """
-    return f"pip install 'sb3-compressed[{extra}]' (in a clone of the repository: pip install '.[{extra}]')"
+    return f"pip install '.[{extra}]' in a copy of its repository"
 
 
 class CodecError(ValueError):

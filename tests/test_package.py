@@ -80,19 +80,27 @@ print(len(names) > 100)
     assert printed == "True\n"
 
 
-@pytest.mark.parametrize(("missing", "is_extra"), [("sb3_contrib", True), ("stable_baselines3", False)])
-def test_contrib_says_what_to_install(missing: str, is_extra: bool) -> None:
+@pytest.mark.parametrize(
+    ("module", "missing", "extra"),
+    [
+        ("contrib", "sb3_contrib", "contrib"),
+        ("contrib", "stable_baselines3", None),
+        ("distributed", "ray", "ray"),
+        ("distributed.writer", "ray", "ray"),
+    ],
+)
+def test_modules_of_extras_say_what_to_install(module: str, missing: str, extra: str | None) -> None:
     done = outcome(f"""
 import sys
 for name in [*sys.modules]:
     if name.startswith(("sb3_compressed", "{missing}")):
         del sys.modules[name]
 sys.modules["{missing}"] = None
-import sb3_compressed.contrib
+import sb3_compressed.{module}
 """)
     assert done.returncode != 0
     assert missing in done.stderr
-    assert ("pip install 'sb3-compressed[contrib]'" in done.stderr) == is_extra
+    assert ((f"pip install '.[{extra}]'" if extra else "pip install") in done.stderr) == bool(extra)
 
 
 @pytest.mark.parametrize("module", [sb3_compressed, sb3_compressed.contrib])

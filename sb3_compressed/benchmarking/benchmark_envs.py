@@ -48,14 +48,12 @@ def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
         env = (make_atari_env if atari else make_vec_env)(env_id, n_envs=n_envs, seed=0)
     except gym.error.DependencyNotInstalled as error:  # the message has the pip command
         raise ImportError(f"{env_id}: {error}") from error
-    except TypeError:
-        with closing(gym.make(env_id)) as single:
-            _require_arrays(env_id, single.observation_space)  # SB3 cannot batch observations without a shape
-        raise
     except NotImplementedError as error:  # nested spaces
         raise ValueError(f"{env_id} is not supported by SB3's buffers: {error}") from error
-    except (AttributeError, AssertionError) as error:
-        if not atari:
+    except (TypeError, AttributeError, AssertionError) as error:
+        with closing(gym.make(env_id)) as single:
+            _require_arrays(env_id, single.observation_space)  # SB3 cannot batch observations without a shape
+        if not atari or isinstance(error, TypeError):
             raise
         raise ValueError(f"SB3's Atari preprocessing does not support {env_id}: {error}") from error
     try:

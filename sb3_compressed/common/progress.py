@@ -44,7 +44,7 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
 def progress_bar(total: int, description: str, *, is_shown: bool) -> Iterator[Callable[[int], None]]:
     """Show a progress bar during the block; yield the function that advances it.
 
-    Without Rich (``pip install 'sb3-compressed[cli]'``), only one line is printed when the work is done.
+    Without Rich (``pip install '.[cli]'``), only one line is printed when the work is done.
 
     >>> with progress_bar(3, "counting sheep", is_shown=False) as advance:
     ...     for _ in range(3):

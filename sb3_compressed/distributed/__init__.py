@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from sb3_compressed.errors import install_command
+
+try:
+    import ray  # noqa: F401
+except ImportError as error:
+    message = f"sb3_compressed.distributed needs Ray, which is not installed: {install_command('ray')}"
+    raise ImportError(message, name=error.name) from error
+
 from sb3_compressed.distributed.collectors import Collected, Collectors
 from sb3_compressed.distributed.exploration import EpsilonLadder
 from sb3_compressed.distributed.remote_rollouts import CollectorStatistics

@@ -9,13 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sb3_compressed.errors import install_command
-
-try:
-    import ray
-    from ray import exceptions
-except ImportError as error:  # pragma: no cover  # the tests install it
-    raise ImportError(f"sb3_compressed.distributed needs Ray: {install_command('ray')}") from error
+import ray
+from ray import exceptions
 
 __all__ = [
     "ACTOR_FAILURES",

@@ -31,6 +31,7 @@ from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import copy_changed
 from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.json_schema import check
+from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, METADATA, check_values
 from sb3_compressed.storage.spaces import space_from_data, space_nbytes
 
@@ -174,7 +175,9 @@ def fit_arrays(store: ArrayStore, buffer: ReplayRing) -> tuple[dict[str, Any], d
     }
     specs = {**stored, **resized}
     if specs != expected:
-        raise StorageError(f"{store.log.folder} contains the arrays {stored}, here they are {expected}")
+        both = [(name, specs.get(name), expected.get(name)) for name in {**specs, **expected}]
+        differences = [f"{name} {_kind(found)} instead of {_kind(ours)}" for name, found, ours in both if found != ours]
+        raise StorageError(f"{store.log.folder} does not fit this buffer: it contains {', '.join(differences)}")
     _check_values(store, values, store.arrays, old)
     store.check_item_counts()
     if old == buffer.buffer_size:
@@ -184,6 +187,13 @@ def fit_arrays(store: ArrayStore, buffer: ReplayRing) -> tuple[dict[str, Any], d
     arrays = {name: spec.zeros() for name, spec in specs.items()}
     ring.copy_arrays(without_sampler(store.arrays), arrays)
     return _fit_sampler(store, buffer, arrays, {**values, "pos": ring.pos, "full": ring.full}, ring)
+
+
+def _kind(spec: ArraySpec | None) -> str:
+    """Return what an array is, for error messages."""
+    if spec is None:
+        return "missing"
+    return f"{'compressed' if spec.is_table else spec.dtype} of shape {spec.shape}"
 
 
 def _fit_sampler(

@@ -22,10 +22,18 @@ class Words(gym.Env[Any, Any]):
         self.render_mode = render_mode
 
 
-def test_observations_without_a_shape_are_refused() -> None:
+OTHER_SPACES: list[spaces.Space[Any]] = [spaces.Text(5)]
+if hasattr(spaces, "OneOf"):  # since Gymnasium 1.0
+    OTHER_SPACES.append(spaces.OneOf([spaces.Discrete(3), spaces.Box(0, 1, (2,))]))
+
+
+@pytest.mark.parametrize("atari", [False, True])
+@pytest.mark.parametrize("space", OTHER_SPACES, ids=lambda space: type(space).__name__)
+def test_observations_that_are_no_arrays_are_refused(space: Any, atari: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Words, "observation_space", space)
     gym.register("Words-v0", Words)  # type: ignore[arg-type]
     try:
-        with pytest.raises(ValueError, match=r"observation space of Words-v0, Text\("):
-            make_env("Words-v0", 1, atari=False)
+        with pytest.raises(ValueError, match=rf"observation space of Words-v0, {type(space).__name__}\("):
+            make_env("Words-v0", 1, atari=atari)
     finally:
         del gym.registry["Words-v0"]

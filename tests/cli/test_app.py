@@ -96,12 +96,12 @@ def test_other_missing_modules_are_bugs_with_a_traceback(tmp_path: Path) -> None
 
 #: Optional modules, commands that require them and parts of the error messages; BUFFER is a stored buffer.
 OPTIONAL = {
-    "matplotlib": ("advise CartPole-v1 --plot out.png", "pip install 'sb3-compressed[plot]'"),
-    "ale_py": (f"advise {PONG}", "For ALE games: pip install 'sb3-compressed[atari]'"),
+    "matplotlib": ("advise CartPole-v1 --plot out.png", "pip install '.[plot]'"),
+    "ale_py": (f"advise {PONG}", "For ALE games: pip install '.[atari]'"),
     "cv2": ("advise CartPole-v1 --wrapper atari", "need cv2, which is not installed: pip install"),
-    "imageio_ffmpeg": ("play BUFFER --out episode.gif", "pip install 'sb3-compressed[video]'"),
-    "PIL": ("play BUFFER --sheet sheet.png", "pip install 'sb3-compressed[video]'"),
-    "minari": ("export BUFFER --minari test/missing-v0", "pip install 'sb3-compressed[minari]'"),
+    "imageio_ffmpeg": ("play BUFFER --out episode.gif", "pip install '.[video]'"),
+    "PIL": ("play BUFFER --sheet sheet.png", "pip install '.[video]'"),
+    "minari": ("export BUFFER --minari test/missing-v0", "pip install '.[minari]'"),
 }
 
 

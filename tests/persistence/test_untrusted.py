@@ -381,7 +381,7 @@ def test_arrays_that_do_not_fit_the_metadata_raise(images: Path) -> None:
         return manifest
 
     crafted.forge(images, change)
-    with pytest.raises(StorageError, match=rf"{re.escape(str(images))}.*'<f8'.*here they are"):
+    with pytest.raises(StorageError, match=rf"{re.escape(str(images))}.*: it contains rewards <f8 .*instead of <f4"):
         crafted.new_buffer("images", storage=images, resume=True)
 
 
