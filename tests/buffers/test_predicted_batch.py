@@ -25,7 +25,7 @@ from support import ImageEnv, assert_same_batch, run_in_fork, same_draws
 
 import sb3_compressed
 from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, CorruptPayload, buffer_statistics
-from sb3_compressed.buffers import predicted_batch
+from sb3_compressed.buffers import batch_ahead, predicted_batch
 from sb3_compressed.buffers.resize import resize
 from sb3_compressed.common.random_words import STATE_IS_READABLE
 
@@ -86,8 +86,14 @@ def trained(
 @pytest.mark.parametrize("n_gradient_steps", [1, 4])
 @pytest.mark.parametrize(("kind", "in_folder"), [*((kind, False) for kind in KINDS), ("plain", True)])
 def test_batches_of_a_training_are_ready_and_equal_those_of_sb3(
-    kind: str, in_folder: bool, n_gradient_steps: int, tmp_path: Path, n_ready: Callable[[], int]
+    kind: str,
+    in_folder: bool,
+    n_gradient_steps: int,
+    tmp_path: Path,
+    n_ready: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(batch_ahead, "LOCK_TIMEOUT_S", 60)  # an add to a folder may take long
     ours = new_buffer(kind, storage=tmp_path / "buffer" if in_folder else "memory")
     trained(ours, counterpart(kind), 200, n_gradient_steps)
     assert n_ready() >= (48 if n_gradient_steps == 1 else 185)

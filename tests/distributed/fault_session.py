@@ -25,6 +25,7 @@ from programs import environment_with
 from distributed.fault_program import N_COLLECTORS, Report, Result
 from distributed.ledger import Audit, audit, read_ledger, runs_of
 from sb3_compressed import CompressedNStepReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.storage.log import has_log
 
 __all__ = ["FaultSession", "Program", "audit_memory", "audit_shards"]
 
@@ -326,6 +327,7 @@ def audit_shards(folder: Path) -> Audit:
     rings = [
         CompressedReplayBuffer.from_checkpoint(path, device="cpu", num_threads=1)
         for path in sorted(folder.glob("shards/shard-*/ring-collector-*"))
+        if has_log(path)  # a process may be killed after it has made the folder, before anything is in it
     ]
     return audit(rings, read_ledger(folder / "ledger"))
 
