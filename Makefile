@@ -72,11 +72,11 @@ bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measur
 	$(BENCH)/rollout.py --buffers auto auto@1 zstd3 none extra:zstd-3 extra:rle-jit --out $(RESULTS)/rollout.json
 	$(BENCH)/scale.py --rounds 1 --out $(RESULTS)/scale.json
 	$(BENCH)/training.py --algorithms DQN --scenes MsPacman MiniGridRGB-v0 Crafter-v0 Doom84-v0 recorded:Doom84-v0 --out $(RESULTS)/training.json
-	$(BENCH)/training.py --algorithms SAC --scenes Humanoid-v5 --steps 8000 --out $(RESULTS)/training.json --update
+	$(BENCH)/training.py --algorithms SAC --scenes Humanoid-v5 --steps 8000 --rounds 1 --out $(RESULTS)/training.json --update
 	$(BENCH)/training.py --algorithms PPO --scenes MsPacman Crafter-v0 --rounds 1 --out $(RESULTS)/training.json --update
-	$(BENCH)/training.py --scenes $(RECORDED) --envs 1 8 --torch-threads all --out $(RESULTS)/training.json --update
-	$(BENCH)/training.py --algorithms QRDQN PrioritizedDQN --scenes $(RECORDED) --out $(RESULTS)/training.json --update
-	$(BENCH)/training.py --algorithms SAC --scenes CarRacing-v3 --out $(RESULTS)/training.json --update
+	$(BENCH)/training.py --scenes $(RECORDED) --envs 1 8 --torch-threads all --rounds 1 --out $(RESULTS)/training.json --update
+	$(BENCH)/training.py --algorithms QRDQN PrioritizedDQN --scenes $(RECORDED) --rounds 1 --out $(RESULTS)/training.json --update
+	$(BENCH)/training.py --algorithms SAC --scenes CarRacing-v3 --rounds 1 --out $(RESULTS)/training.json --update
 	$(BENCH)/alternating_buffers.py --algorithms DQN QRDQN --out $(RESULTS)/alternating_buffers.json
 	$(BENCH)/decoding_ahead.py --out $(RESULTS)/decoding_ahead.json
 	$(BENCH)/published.py --out $(RESULTS)/published.json
@@ -106,7 +106,7 @@ report: $(VENV)/.installed  ## write the tables, the plots and the README's part
 docs: $(VENV)/.installed  ## build the documentation in docs/_build
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
-pictures: $(VENV)/.installed  ## draw what the README shows of advise and of the demo
+pictures: $(VENV)/.installed  ## draw the pictures of advise and of the demo
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python docs/pictures/terminal.py docs/pictures/advise.svg \
 		sb3-compressed advise PongNoFrameskip-v4
 	$(BIN)/python examples/demo.py

@@ -161,7 +161,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return distributed_buffer.sections(results, written["arguments"])
     if benchmark == "roundtrip":
         return []
-    return ["Geometric means:", ratio_table(results), "By source:", game_table(results)]
+    by_source = game_table(results)
+    return ["Geometric means:", ratio_table(results), "By source:", by_source] if len(results) > 1 else [by_source]
 
 
 def _wrong(results: Results) -> list[str]:
