@@ -1,0 +1,39 @@
+"""The loops of ``docs/own-loops.md`` store what the environments did, also where an episode ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from test_documentation import BLOCKS
+
+LOOPS = {name: block for name, block in BLOCKS.items() if "own-loops" in name and "SyncVectorEnv" in block}
+
+
+@pytest.mark.skipif(not hasattr(gym.vector, "AutoresetMode"), reason="Gymnasium has no autoreset modes before 1.1")
+@pytest.mark.parametrize("name", LOOPS)
+def test_transitions_are_those_of_the_environments(name: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(LOOPS[name], namespace)
+    buffer = namespace["buffer"]
+    n_ends = 0
+    for env in range(buffer.n_envs):
+        alone: gym.Env[Any, Any] = gym.make("CartPole-v1")
+        obs, _ = alone.reset(seed=env)
+        for row in range(buffer.size()):
+            action = buffer.actions[row, env].item()
+            next_obs, reward, terminated, truncated, _ = alone.step(action)
+            np.testing.assert_array_equal(buffer.observations[row, env], obs)
+            np.testing.assert_array_equal(buffer.next_observations[row, env], next_obs)
+            assert (buffer.rewards[row, env], buffer.dones[row, env]) == (reward, terminated)
+            obs = alone.reset()[0] if terminated or truncated else next_obs
+            n_ends += terminated or truncated
+        alone.close()
+    assert n_ends >= buffer.n_envs
+    n_skipped = 100 - buffer.size()  # steps that were a reset, with one environment
+    assert n_skipped in ((0,) if buffer.n_envs > 1 else (n_ends - 1, n_ends))
+
+
+assert len(LOOPS) == 2
