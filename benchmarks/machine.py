@@ -27,15 +27,23 @@ print(json.dumps(found))
 
 
 def version() -> str:
-    """Return the version and the commit of this checkout, ``0.3.0 at 1a2b3c4``; ``-dirty`` marks other changes."""
+    """Return the version and the commit of this checkout, ``0.3.0 at 1a2b3c4``; ``-dirty`` marks other changes.
+
+    Results that were written since do not count.
+    """
     import sb3_compressed
 
-    described = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"]
     try:
-        done = subprocess.run(described, capture_output=True, text=True, check=True)
+        commit = _git("describe", "--always", "--exclude", "*")
+        changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
     except (OSError, subprocess.CalledProcessError):  # no Git, or no repository
         return sb3_compressed.__version__
-    return f"{sb3_compressed.__version__} at {done.stdout.strip()}"
+    return f"{sb3_compressed.__version__} at {commit}{'-dirty' if changes else ''}"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def machine(*interpreters: str | Path) -> dict[str, Any]:
