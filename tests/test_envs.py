@@ -60,7 +60,7 @@ def test_invalid_arguments_raise(options: dict[str, Any], error: type[Exception]
 
 def test_missing_packages_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(ImportError, match=r"need ale_py, .* pip install 'sb3-compressed\[atari\]'"):
+    with pytest.raises(ImportError, match=r"need ale_py, .* pip install '.\[atari\]'"):
         make_env(GAME)
 
 
