@@ -65,8 +65,8 @@ QUICK, SMOKE = ["Crafter-v0", "recorded:Doom84-v0"], ["recorded:Noise84-v0"]
 #: are decoded ahead or not for comparison.
 STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 2_000, "PPO": 4_096}
 OTHER_STEPS, OTHER_WARM_UP = 4_000, 4_000
-#: Of recorded scenes, which take a tenth of the time.
-RECORDED_STEPS, RECORDED_WARM_UP = 24_000, 12_000
+#: Of recorded scenes, which take a tenth of the time; whole rollouts.
+RECORDED_STEPS, RECORDED_WARM_UP = 24_576, 12_288
 #: Few turns, since the caches are cold after each; many, since they share what other programs take.
 SEGMENTS = 24
 CALLS = """## Calls inside a training
@@ -96,12 +96,12 @@ class Case:
     @property
     def warm_up(self) -> int:
         """Steps before those that are measured, unless a flag sets them."""
-        return WARM_UP.get(self.algorithm, RECORDED_WARM_UP if self._is_recorded else OTHER_WARM_UP)
+        return RECORDED_WARM_UP if self._is_recorded else WARM_UP.get(self.algorithm, OTHER_WARM_UP)
 
     @property
     def steps(self) -> int:
         """Steps that are measured, unless a flag sets them."""
-        return STEPS.get(self.algorithm, RECORDED_STEPS if self._is_recorded else OTHER_STEPS)
+        return RECORDED_STEPS if self._is_recorded else STEPS.get(self.algorithm, OTHER_STEPS)
 
     @property
     def _is_recorded(self) -> bool:

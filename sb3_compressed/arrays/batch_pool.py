@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.common.memory import available_memory
+from sb3_compressed.common.memory import available_memory, keep_freed_memory
 from sb3_compressed.common.probes import holds, references_are_counted
 
 __all__ = ["ALIGNMENT", "BatchPool", "Empty", "checked_empty"]
@@ -94,6 +94,7 @@ class BatchPool:
         self._n_kept = n_kept
         self._blocks: dict[int, tuple[int, NDArray[np.uint8]]] = {}  # by id, with the last batch that used each
         self._n_batches = 0
+        keep_freed_memory()  # for what the training allocates itself
 
     @property
     def nbytes(self) -> int:

@@ -1,12 +1,16 @@
-"""``available_memory``: how much memory this process can still allocate."""
+"""How much memory this process can still allocate, and whether it keeps what was freed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import psutil
 
-__all__ = ["available_memory"]
+__all__ = ["available_memory", "keep_freed_memory"]
+
+#: The largest block that glibc adapts to, less what it stores beside one.
+LARGEST_NBYTES = (32 << 20) - (64 << 10)
 
 CGROUP = Path("/sys/fs/cgroup")
 #: Of a cgroup of version 2 and 1: its limit, what it uses, and what of that are files that the system can drop.
@@ -34,6 +38,16 @@ def available_memory() -> int:
         if limit > 0:
             available = min(available, max(limit - usage, 0))
     return available
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep up to 64 MB of freed memory for reuse, instead of returning all of it to the system.
+
+    An update of a training allocates and frees tensors of many megabytes, and the system clears each page that it
+    hands out again: in a fast loop this takes as long as everything else. glibc adapts to the largest block that was
+    freed so far, see ``M_MMAP_THRESHOLD`` in mallopt(3). So this frees one, whose pages are never touched.
+    """
+    np.empty(LARGEST_NBYTES, np.uint8)
 
 
 def _read(name: str) -> str:

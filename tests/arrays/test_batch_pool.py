@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch as th
 from numpy.typing import NDArray
-from programs import run
+from programs import environment_with, run, run_python
 
 from sb3_compressed.arrays.batch_pool import ALIGNMENT, REFERENCES_ARE_COUNTED, BatchPool
 
@@ -145,3 +145,24 @@ del batch
 assert memory_of_process("VmRSS") - before < 30e6
 """
     run(code)
+
+
+def test_a_training_reuses_the_memory_that_it_frees() -> None:
+    # Each tensor is larger than all before it, which the C library returns to the system unless it was told to keep it.
+    program = """
+import resource
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from sb3_compressed import CompressedReplayBuffer
+
+CompressedReplayBuffer(10, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(4), "cpu")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for megabytes in range(16, 32):
+    th.full((megabytes << 20,), 1, dtype=th.uint8)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.getpagesize() >> 20)
+"""
+    done = run_python(["-c", program], environment_with(), fresh=True)
+    assert done.returncode == 0, done.stderr
+    # Megabytes of new pages: those of all tensors if their memory was returned, or fewer where they find no room.
+    assert int(done.stdout) < sum(range(16, 32)) / 2
