@@ -81,6 +81,7 @@ bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measur
 	$(BENCH)/decoding_ahead.py --out $(RESULTS)/decoding_ahead.json
 	$(BENCH)/published.py --out $(RESULTS)/published.json
 	$(BENCH)/persistence.py --buffers checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
+	$(BENCH)/extend.py --out $(RESULTS)/extend.json
 	$(BENCH)/opening.py --out $(RESULTS)/opening.json
 	$(BENCH)/storage_times.py --out $(RESULTS)/storage_times.json
 	$(BENCH)/stores.py --out $(RESULTS)/stores.json

@@ -22,6 +22,7 @@ import decoding_ahead
 import device_batches
 import distributed_buffer
 import dqn_replay
+import extend
 import formats
 import images
 import opening
@@ -56,8 +57,8 @@ IN_README = [
 UNITS = {
     **dict.fromkeys(
         (
-            *("distributed_buffer", "dqn_replay", "formats", "opening", "persistence", "samplers", "sequence_sampling"),
-            *("storage_times", "stores"),
+            *("distributed_buffer", "dqn_replay", "extend", "formats", "opening", "persistence", "samplers"),
+            *("sequence_sampling", "storage_times", "stores"),
         ),
         "Times of this machine.",
     ),
@@ -80,6 +81,7 @@ TITLES = {
     "decoding_ahead": "Decoding the next batch ahead",
     "distributed": "Distributed buffers",
     "dqn_replay": "The DQN Replay data set",
+    "extend": "Many steps in one call",
     "formats": "Formats of data sets",
     "images": "Kinds of images",
     "opening": "Opening a folder after a crash",
@@ -143,6 +145,8 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [persistence.table(results)]
     if benchmark == "dqn_replay":
         return [dqn_replay.table(results)]
+    if benchmark == "extend":
+        return [extend.table(results)]
     if benchmark == "formats":
         return [formats.tables(results)]
     if benchmark == "opening":

@@ -220,7 +220,7 @@ class ExtendedReplay(StoredReplay):
             buffer stores time limits; the buffer is then as it was
         :raises TypeError: if an argument is not numeric; likewise
         """
-        steps, n_steps = self._steps_of(obs, next_obs, action, reward, done, infos, timeouts)
+        steps, n_steps = self._steps_of(Steps(obs, next_obs, action, reward, done, timeouts), infos)
         if not n_steps:
             return
         with self._lock:
@@ -243,25 +243,16 @@ class ExtendedReplay(StoredReplay):
                     for step in range(part.start, part.stop):
                         self.add(*steps.at(step)[:-1], self._infos_of(step, infos, steps.timeouts))
 
-    def _steps_of(
-        self,
-        obs: Any,
-        next_obs: Any,
-        action: Any,
-        reward: Any,
-        done: Any,
-        infos: Sequence[Any] | None,
-        timeouts: Any,
-    ) -> tuple[Steps, int]:
+    def _steps_of(self, given: Steps, infos: Sequence[Any] | None) -> tuple[Steps, int]:
         """Return the arguments of :meth:`extend` as arrays, and the number of steps; infos are validated.
 
         :raises ValueError: if they have different numbers of steps, or infos do not fit
         :raises TypeError: if time limits are not numeric
         """
-        steps = Steps(_stacked(obs), _stacked(next_obs), _stacked(action), _stacked(reward), _stacked(done), None)
-        n_steps = _n_steps(steps, infos, timeouts)
+        steps = Steps._make([*map(_stacked, given[:-1]), given.timeouts])
+        n_steps = _n_steps(steps, infos)
         if n_steps:
-            steps = steps._replace(timeouts=self._validated_timeouts(infos, timeouts, n_steps))
+            steps = steps._replace(timeouts=self._validated_timeouts(infos, given.timeouts, n_steps))
         return steps, n_steps
 
     def _validated_timeouts(self, infos: Sequence[Any] | None, timeouts: Any, n_steps: int) -> NDArray[np.bool_] | None:
@@ -364,12 +355,12 @@ def _last_next_observation(encoded: Any) -> Any:
     return [encoded[1][-1]]
 
 
-def _n_steps(steps: Steps, infos: Sequence[Any] | None, timeouts: Any) -> int:
+def _n_steps(steps: Steps, infos: Sequence[Any] | None) -> int:
     """Return the number of steps.
 
     :raises ValueError: if the arguments have different ones
     """
-    given = {**steps._asdict(), "infos": infos, "timeouts": timeouts}
+    given = {**steps._asdict(), "infos": infos}
     lengths = {name: [*map(len, leaves(values))] for name, values in given.items() if values is not None}
     if any(each != len(steps.reward) for found in lengths.values() for each in found):
         listed = ", ".join(f"{' and '.join(map(str, found))} of {name}" for name, found in lengths.items())

@@ -218,6 +218,16 @@ def test_formats_benchmark_writes_its_results(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_extend_benchmark_writes_its_results(folder: Path) -> None:
+    printed, results = run("extend", folder, "--sources", "Pong")
+    assert "| Pong, 1 environment, 10 steps a call | folder |" in printed
+    in_memory, in_folder = (results["Pong, 1 environment, 10 steps a call"][name] for name in ("memory", "folder"))
+    assert in_memory.keys() == {"add", "extend", "SB3"}
+    assert in_folder.keys() == {"add", "extend"}
+    assert min(*in_memory.values(), *in_folder.values()) > 0
+
+
+@pytest.mark.slow
 def test_opening_benchmark_writes_its_results(folder: Path) -> None:
     printed, results = run("opening", folder, "--vectors", "Pendulum-v1", "--images", "Pong")
     assert "| Pendulum-v1 | 100 | 450 |" in printed
