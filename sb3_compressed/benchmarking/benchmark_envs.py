@@ -95,6 +95,11 @@ def register_atari() -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner per environment
 
 
+def _stem(env_id: str) -> str:
+    """Return the name of an environment in lower case, without its version."""
+    return re.sub(r"-v\d+$", "", env_id.lower())
+
+
 def _spec(env_id: str) -> Any:
     register_atari()
     module, _, name = env_id.rpartition(":")
@@ -106,7 +111,10 @@ def _spec(env_id: str) -> Any:
         raise ValueError(f"{env_id} not found: {error}") from error
     except gym.error.Error as error:
         names = {name.lower(): name for name in gym.registry}
-        similar = [names[name] for name in difflib.get_close_matches(env_id.lower(), names, n=5, cutoff=0.7)]
+        # Most names end in the same way, whatever they name.
+        stems = difflib.get_close_matches(_stem(env_id), {*map(_stem, names)}, n=5, cutoff=0.7)
+        similar = [name for name in difflib.get_close_matches(env_id.lower(), names, n=5) if _stem(name) in stems]
+        similar = [names[name] for name in similar]
         package = re.split(r"[^a-z0-9_]", env_id.lower())[0]
         # A module that registers its environments when it is imported.
         if not module and package and package not in sys.stdlib_module_names and find_spec(package):
