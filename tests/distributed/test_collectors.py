@@ -17,7 +17,7 @@ import pytest
 import ray
 import torch as th
 from programs import run
-from stable_baselines3 import DQN, PPO, TD3
+from stable_baselines3 import DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CheckpointCallback,
@@ -167,9 +167,10 @@ def test_values_are_logged(model: Any, capsys: pytest.CaptureFixture[str]) -> No
     assert logged["time/episodes"] % 4 == 0
 
 
-def test_fractions_of_transitions_accumulate() -> None:
+@pytest.mark.parametrize("algorithm", [TD3, SAC, DDPG])
+def test_fractions_of_transitions_accumulate(algorithm: Any) -> None:
     noise = NormalActionNoise(np.zeros(1), np.ones(1))
-    model = model_of(lambda: make_vec_env(pendulum, 2), TD3, learning_starts=10, batch_size=16, action_noise=noise)
+    model = model_of(lambda: make_vec_env(pendulum, 2), algorithm, learning_starts=10, batch_size=16, action_noise=noise)
     remote = collectors(pendulum, n_collectors=1, n_envs=3, samples_per_insert=32, lock_step=True)
     recorder = Recorder(remote)
     model.learn(40, callback=[remote, recorder])
