@@ -170,7 +170,8 @@ def test_values_are_logged(model: Any, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("algorithm", [TD3, SAC, DDPG])
 def test_fractions_of_transitions_accumulate(algorithm: Any) -> None:
     noise = NormalActionNoise(np.zeros(1), np.ones(1))
-    model = model_of(lambda: make_vec_env(pendulum, 2), algorithm, learning_starts=10, batch_size=16, action_noise=noise)
+    options: Any = {"learning_starts": 10, "batch_size": 16, "action_noise": noise}
+    model = model_of(lambda: make_vec_env(pendulum, 2), algorithm, **options)
     remote = collectors(pendulum, n_collectors=1, n_envs=3, samples_per_insert=32, lock_step=True)
     recorder = Recorder(remote)
     model.learn(40, callback=[remote, recorder])
