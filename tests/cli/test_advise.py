@@ -153,7 +153,6 @@ def test_no_progress_bar_or_escape_codes_without_a_terminal(cart: subprocess.Com
     [
         (["CartPol-v1"], "unknown environment 'CartPol-v1'; did you mean CartPole-v1 or "),
         (["pongnoframeskip-v4"], f"did you mean {PONG} or "),
-        (["Craftr-v0"], "unknown environment 'Craftr-v0'; Environment `Craftr` doesn't exist"),  # not Asterix-v0
         (["Psutil-v0"], "did you mean psutil:Psutil-v0?"),  # a module that is installed
         (["Tabnanny-v0"], "`Tabnanny` doesn't exist"),  # one of Python's own registers no environments
         (["nowhere:Env-v0"], "nowhere:Env-v0 not found: No module named 'nowhere'"),

@@ -149,7 +149,7 @@ def test_missing_rows_that_are_declared_written_raise(images: Path, opener: craf
     outcomes, nbytes = opened(opener, images)
     for way in ("load", "follow", "inspect"):
         assert "10000000 rows of observations should be written" in outcomes[way]
-    assert nbytes < 40 << 20  # half of a table of that many slots; 20 MB if it is the first one that the process opens
+    assert nbytes < 72 << 20  # less than a table of that many slots; the process keeps what earlier ones have freed
 
 
 def test_large_new_buffer_is_loaded_with_an_explicit_buffer_size(
