@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
+from collections import defaultdict
 from contextlib import closing
 from importlib import import_module
 from importlib.util import find_spec
@@ -110,11 +111,11 @@ def _spec(env_id: str) -> Any:
     except ImportError as error:
         raise ValueError(f"{env_id} not found: {error}") from error
     except gym.error.Error as error:
-        names = {name.lower(): name for name in gym.registry}
-        # Most names end in the same way, whatever they name.
-        stems = difflib.get_close_matches(_stem(env_id), {*map(_stem, names)}, n=5, cutoff=0.7)
-        similar = [name for name in difflib.get_close_matches(env_id.lower(), names, n=5) if _stem(name) in stems]
-        similar = [names[name] for name in similar]
+        names = defaultdict[str, list[str]](list)  # without versions, in which most names are similar
+        for name in sorted(gym.registry, reverse=True):
+            names[_stem(name)].append(name)
+        stems = difflib.get_close_matches(_stem(env_id), names, n=2, cutoff=0.7)
+        similar = [name for stem in stems for name in names[stem]]
         package = re.split(r"[^a-z0-9_]", env_id.lower())[0]
         # A module that registers its environments when it is imported.
         if not module and package and package not in sys.stdlib_module_names and find_spec(package):

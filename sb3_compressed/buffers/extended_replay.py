@@ -42,7 +42,7 @@ class Steps(NamedTuple):
     action: Any
     reward: Any
     done: Any
-    timeouts: NDArray[np.bool_] | None
+    timeouts: Any
 
     def at(self, index: int | slice) -> Steps:
         """Return some steps, or one without the axis of steps."""

@@ -44,8 +44,8 @@ def keep_freed_memory() -> None:
     """Let the C library keep up to 64 MB of freed memory for reuse, instead of returning all of it to the system.
 
     An update of a training allocates and frees tensors of many megabytes, and the system clears each page that it
-    hands out again: in a fast loop this takes as long as everything else. glibc adapts to the largest block that was
-    freed so far, see ``M_MMAP_THRESHOLD`` in mallopt(3). So this frees one, whose pages are never touched.
+    hands out again. glibc adapts to the largest block that was freed so far, see ``M_MMAP_THRESHOLD`` in mallopt(3). So
+    this frees one, whose pages are never touched.
     """
     np.empty(LARGEST_NBYTES, np.uint8)
 

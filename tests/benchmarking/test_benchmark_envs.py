@@ -37,3 +37,11 @@ def test_observations_that_are_no_arrays_are_refused(space: Any, atari: bool, mo
             make_env("Words-v0", 1, atari=atari)
     finally:
         del gym.registry["Words-v0"]
+
+
+def test_environments_with_similar_names_are_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gym, "registry", dict.fromkeys(["Asterix-v0", "CartPole-v0", "CartPole-v1"]))
+    with pytest.raises(ValueError, match="did you mean CartPole-v1 or CartPole-v0"):
+        make_env("cartpol-v1", 1, atari=False)
+    with pytest.raises(ValueError, match="unknown environment 'Krafter-v0'; Environment `Krafter` doesn't exist"):
+        make_env("Krafter-v0", 1, atari=False)  # similar to Asterix-v0 by its version alone
