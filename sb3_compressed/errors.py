@@ -107,7 +107,18 @@ class CheckpointNotFound(StorageError, FileNotFoundError):
 
 
 class CorruptStorage(StorageError):
-    """A file of a buffer's storage is damaged; the message names the file, and the byte where it is known."""
+    """A file of a buffer's storage is damaged; the message names the file, and the byte where it is known.
+
+    :ivar reason: what is damaged
+    """
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(reason, advice)
+        self.reason = reason
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (self.reason, self.advice)))
 
 
 class ShardUnavailable(StorageError, ConnectionError):

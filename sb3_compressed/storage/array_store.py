@@ -32,10 +32,10 @@ from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALE
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.segment_header import HEADERS_NBYTES
 
-__all__ = ["REPAIR_ADVICE", "RING_ROWS", "ArrayStore", "Change"]
+__all__ = ["RING_ROWS", "ArrayStore", "Change"]
 
-#: The end of an error message about damage.
-REPAIR_ADVICE = "; load_checkpoint(..., repair=True) keeps what is not damaged"
+#: What a user can do about damage.
+REPAIR_ADVICE = "load_checkpoint(..., repair=True) keeps what is not damaged"
 #: Size beyond which a new segment begins even within a change, since offsets have 32 bits.
 MAX_SEGMENT_NBYTES = 2 << 30
 #: Patches of a commit are written as records of their own beyond this size, so that damage to one affects no others.
@@ -178,7 +178,7 @@ class ArrayStore:
                 return cls._read_chain(log, log.open_chain(), is_growing=is_growing, rows=rows)
             except CorruptStorage as error:
                 if writable or files() == (is_growing, numbers):
-                    raise CorruptStorage(f"{error}{REPAIR_ADVICE}") from error
+                    raise CorruptStorage(error.reason, REPAIR_ADVICE) from error
                 # A writer began meanwhile, or wrote another snapshot.
 
     @classmethod

@@ -13,7 +13,7 @@ from sb3_compressed.codecs import Codec, available_codecs
 from sb3_compressed.codecs.registry import codec_class
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
-from sb3_compressed.storage.array_store import REPAIR_ADVICE, ArrayStore
+from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import addresses_in
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import has_log, segment_numbers, segment_path
@@ -68,8 +68,10 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
         found += damaged_records(segment_path(path, last))
     try:
         store = ArrayStore.open(path)
+    except CorruptStorage as error:
+        return [*dict.fromkeys([*found, error.reason])]
     except (StorageError, OSError) as error:
-        return [*dict.fromkeys([*found, str(error).removesuffix(REPAIR_ADVICE)])]
+        return [*dict.fromkeys([*found, str(error)])]
     try:
         found += _invalid_metadata(store)
         tables = [name for name, spec in store.specs.items() if spec.is_table]
