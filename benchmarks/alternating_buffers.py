@@ -35,7 +35,7 @@ from training_loops import RECORDED, make_env, make_model, missing, recording_of
 
 from adapters.buffer_names import SB3_OPTIMIZED, title
 from sb3_compressed import buffer_statistics
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 ALGORITHMS = ["DQN", "QRDQN", "SAC"]

@@ -20,7 +20,7 @@ from session import parser, run_interleaved, save, serve
 from tables import markdown
 from training_loops import RECORDED, make_env, make_model, missing, recording_of
 
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 from sb3_compressed.buffers.alternation import Alternation
 
 SCENES = ["MsPacman", "Crafter-v0", "Doom84-v0", "MiniGridRGB-v0"]

@@ -27,7 +27,7 @@ from tables import markdown
 from adapters import sb3_class
 from adapters.buffer_names import SB3_OPTIMIZED, title
 from sb3_compressed import buffer_statistics
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 SCENES = ["MsPacman", "Crafter-v0", "Doom84-v0"]

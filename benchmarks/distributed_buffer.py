@@ -29,7 +29,7 @@ from sources import Source, record
 from tables import markdown
 
 from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
 SOURCE, TRAINING_SOURCE = "MsPacman", "Pong"

@@ -11,7 +11,7 @@ from frame_recording import Recording, play
 from metrics import one_thread
 
 from adapters.ray_buffers import DistributedBuffer, start_ray
-from sb3_compressed.benchmarking.runner import Measurement
+from sb3_compressed.benchmarking.measurement import Measurement
 
 __all__ = ["measure_bytes", "measure_lz4"]
 

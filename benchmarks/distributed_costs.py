@@ -18,7 +18,7 @@ from stable_baselines3 import DQN
 
 from adapters.ray_buffers import DistributedBuffer, start_ray
 from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
-from sb3_compressed.benchmarking.runner import Measurement
+from sb3_compressed.benchmarking.measurement import Measurement
 
 __all__ = ["measure_costs"]
 

@@ -16,7 +16,7 @@ from metrics import one_thread
 from process_times import cpu_times
 
 from adapters.ray_buffers import RayBuffer, make_ray_buffer, start_ray
-from sb3_compressed.benchmarking.runner import Measurement
+from sb3_compressed.benchmarking.measurement import Measurement
 from sb3_compressed.step import Step
 
 __all__ = ["BATCH_SIZES", "measure_sampling"]

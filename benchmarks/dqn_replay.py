@@ -29,7 +29,7 @@ from session import parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 KINDS = ("memory", "folder")
 SOURCES = ("MsPacman", "Breakout", "Pong:trained1000")

@@ -26,7 +26,7 @@ from session import parser, run_interleaved, save, serve
 from sources import Source, record
 from tables import markdown
 
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 from sb3_compressed.step import Step
 
 SOURCES = ["MsPacman", "Crafter-v0", "HalfCheetah-v5"]

@@ -40,7 +40,7 @@ from session import CONSOLE, ROOT, parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 D3RLPY = ROOT / ".venv-d3rlpy" / "bin" / "python"
 N_FRAMES, SMOKE_FRAMES = 100_000, 400

@@ -24,7 +24,7 @@ from sources import record
 from tables import markdown
 
 from adapters.buffer_names import title
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 N_ENVS = 4
 SIZE, SMOKE_SIZE = 1_000_000, 400

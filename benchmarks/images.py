@@ -52,7 +52,7 @@ from tables import fault_table, fixed_cost_table, ratio_range_table, summary_tab
 
 from adapters import make_replay
 from adapters.buffer_names import is_peer
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 BUFFERS = ["auto"]
 N_ENVS = 4

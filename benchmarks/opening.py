@@ -37,7 +37,7 @@ from sources import record
 from tables import markdown
 
 from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 N_ENVS = 1
 #: Transitions that are read from the recording, then added to one buffer after the other.

@@ -34,8 +34,8 @@ from session import available, parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 from sb3_compressed.benchmarking.metrics import median_us
-from sb3_compressed.benchmarking.runner import Job, Measurement
 from sb3_compressed.step import Step
 
 N_ENVS = 4

@@ -25,7 +25,7 @@ from sources import record
 from tables import markdown
 
 from adapters import make_replay, make_rollout
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 from sb3_compressed.step import Step
 
 CODECS = [

@@ -17,7 +17,7 @@ from sources import record
 from tables import ratio_table
 
 from adapters import make_rollout
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
 BUFFERS = ["auto", "zstd3", "none"]

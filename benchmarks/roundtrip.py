@@ -14,7 +14,7 @@ from sources import record
 from tables import markdown
 
 from adapters import make_replay
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 N_ENVS = 4
 

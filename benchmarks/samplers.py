@@ -29,7 +29,7 @@ from tables import markdown
 
 from adapters.buffer_names import title
 from adapters.prioritized_samplers import ALPHA, BETA, make_sampler
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 OURS = "prioritized"
 NAMES = [OURS, "cpprb", "torchrl", "torchrl:trees"]

@@ -16,7 +16,7 @@ from sources import record
 from tables import markdown
 
 from adapters.buffer_names import title
-from sb3_compressed.benchmarking.runner import Job
+from sb3_compressed.benchmarking.measurement import Job
 
 SIZES = [10_000, 30_000, 100_000, 300_000, 1_000_000]
 BUFFERS = ["auto", "zstd3"]

@@ -29,7 +29,7 @@ from sources import record
 from tables import markdown
 
 from adapters.buffer_names import split_name, title
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 BATCH_SIZE, LENGTH = 32, 80
 N_ENVS = 4

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import turns
+import interleaved
 from machine import machine, version
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from adapters.buffer_names import is_peer, package_name, split_name
-from sb3_compressed.benchmarking import runner
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking import turns
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 ROOT = Path(__file__).parents[1]
 PEERS = Path(os.environ.get("SB3_COMPRESSED_PEERS", ROOT / ".venv-peers" / "bin" / "python"))
@@ -112,7 +112,7 @@ def run_interleaved(
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     command, env = _command(measure, peers, packages, of_peers), _environ()
     with Progress(*columns, console=CONSOLE) as progress:
-        return runner.run_interleaved(command, jobs, rounds, progress, env)
+        return interleaved.run_interleaved(command, jobs, rounds, progress, env)
 
 
 def run_in_turn(

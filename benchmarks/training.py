@@ -49,7 +49,7 @@ from tables import markdown
 from training_loops import RECORDED, is_on_policy, measure, missing, recording_of
 
 from adapters.buffer_names import SB3_OPTIMIZED, split_name, title
-from sb3_compressed.benchmarking.runner import Job, Measurement
+from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 SB3, UNCOMPRESSED = "SB3", "none"
 BUFFERS = ["auto", "auto/small", SB3_OPTIMIZED]

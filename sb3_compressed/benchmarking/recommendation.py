@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sb3_compressed.benchmarking.measurement import Measurement
 from sb3_compressed.benchmarking.metrics import format_nbytes
-from sb3_compressed.benchmarking.runner import Measurement
 from sb3_compressed.benchmarking.sb3_classes import SB3
 
 __all__ = ["Cost", "costs", "recommend"]
@@ -90,7 +90,8 @@ def recommend(costs: Sequence[Cost]) -> tuple[str, str]:
     smallest = min(cost.memory for cost in fast or small)
     similar = [cost for cost in fast or small if cost.memory <= SIMILAR * smallest or not fast]
     best = min(similar, key=lambda cost: cost.step)
+    advice = "" if fast else " Keep SB3's buffer if its memory suffices."
     return best.buffer, (
         f"{format_nbytes(best.memory)} instead of {format_nbytes(base.memory)}, {1 / best.ratio:.3g}x smaller; "
-        f"the training took {best.time_ratio:.2f}x of the time."
+        f"the training took {best.time_ratio:.2f}x of the time.{advice}"
     )

@@ -26,10 +26,10 @@ def snippet(setup: Setup, space: spaces.Space[Any], method: str) -> str:
         f"from stable_baselines3 import {setup.algorithm}",
         f"from stable_baselines3.common.env_util import {make}",
     ]
-    env = f'{make}("{setup.env_id}", n_envs={setup.n_envs})'
+    envs = [f'env = {make}("{setup.env_id}", n_envs={setup.n_envs})']
     if setup.n_stack > 1:
         imports.append("from stable_baselines3.common.vec_env import VecFrameStack")
-        env = f"VecFrameStack({env}, n_stack={setup.n_stack})"
+        envs.append(f"env = VecFrameStack(env, n_stack={setup.n_stack})")
     games = ["import ale_py", "import gymnasium as gym"] if is_atari(setup.env_id) else []
     cls = sb3_class(method, kind, space)[0].__name__
     arguments = [
@@ -47,7 +47,7 @@ def snippet(setup: Setup, space: spaces.Space[Any], method: str) -> str:
             f"from sb3_compressed import {cls}",
             "",
             *(["gym.register_envs(ale_py)"] if games else []),
-            f"env = {env}",
+            *envs,
             f"model = {setup.algorithm}(",
             *(f"    {argument}," for argument in arguments),
             ")",

@@ -6,7 +6,6 @@ import hashlib
 import math
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,21 +14,34 @@ from gymnasium import spaces
 from stable_baselines3.common.logger import Logger
 
 from sb3_compressed.benchmarking.benchmark_envs import make_env, wrap_as_sb3
+from sb3_compressed.benchmarking.measurement import Measurement
 from sb3_compressed.benchmarking.metrics import median_us
-from sb3_compressed.benchmarking.runner import Measurement
 from sb3_compressed.benchmarking.sb3_classes import SB3, policy_for, sb3_class
+from sb3_compressed.benchmarking.turns import pause
 from sb3_compressed.buffers.memory_statistics import buffer_statistics
 from sb3_compressed.common.memory import available_memory
 from sb3_compressed.common.spaces import space_parts
 from sb3_compressed.common.tree_map import leaves
 
-__all__ = ["Setup", "TimedBatches", "TimedCalls", "check_memory", "measure_training", "weights_digest"]
+__all__ = [
+    "Setup",
+    "TimedBatches",
+    "TimedCalls",
+    "check_memory",
+    "count_chunks",
+    "measure_training",
+    "weights_digest",
+]
 
-#: Steps of an off-policy algorithm between two looks at the time.
+#: Steps of a chunk with an off-policy algorithm.
 CHUNK_STEPS = 64
 #: The most chunks of a training.
 MAX_CHUNKS = 256
-#: The share of the available memory that SB3's buffer may take.
+#: The share of its time in which is tried how far a training gets, and the most random steps before.
+TRIAL_SHARE, TRIAL_STEPS = 0.2, 200
+#: Turns of each training. Few, since caches are cold after each; many, since they share what other programs take.
+N_TURNS = 8
+#: The share of the available memory that the buffers may take.
 MAX_MEMORY_RATIO = 0.8
 
 
@@ -66,42 +78,65 @@ class Setup(NamedTuple):
         return self.buffer["n_steps"] * self.n_envs if self.is_rollout else self.buffer["buffer_size"]
 
     @property
+    def chunk(self) -> int:
+        """The number of transitions of a chunk."""
+        return self.capacity if self.is_rollout else CHUNK_STEPS * self.n_envs
+
+    @property
     def max_measured(self) -> int:
         """The most transitions that are added in a training; SB3's buffer allocates so many."""
         if self.is_rollout:
             return self.capacity
-        return min(self.capacity, self.steps + MAX_CHUNKS * CHUNK_STEPS * self.n_envs)
+        return min(self.capacity, self.steps + MAX_CHUNKS * self.chunk)
 
 
-def measure_training(name: str, *, n_chunks: list[int] | None = None, **setup: Any) -> Measurement:
-    """Train once with a buffer. Requires a new process.
-
-    The first half of the training is not measured: kernels are compiled and codecs are chosen in it.
+def count_chunks(name: str, **setup: Any) -> Measurement:
+    """Train with a buffer for a part of the time, to find out how far a training gets. Requires a new process.
 
     :param name: name of the buffer
-    :param n_chunks: how long to train instead of ``seconds``: the ``n_chunks`` of another run, to end with its weights
     :param setup: the fields of :class:`Setup`
-    :return: ``n_chunks``; ``step``, microseconds of a transition in the second half of the training; median
-        microseconds of ``add`` and of ``read``, a call of ``sample`` or a batch of ``get``; ``memory``, bytes of the
-        full buffer; ``coder``, what ``auto`` has chosen; ``weights``, a digest
+    :return: ``n_chunks``, how many chunks of transitions can be trained in ``seconds``
     """
     given = Setup(**setup)
-    model = _new_model(name, given)
-    model.set_logger(Logger(None, []))
-    if not given.is_rollout:
-        model.learn(given.steps)
-    chunk = given.capacity if given.is_rollout else CHUNK_STEPS * given.n_envs
-    train = partial(_train, model, chunk, given.seconds / 2)
-    first, second = n_chunks or (None, None)
-    first = train(first)
+    model = _started_model(name, given._replace(steps=min(given.steps, TRIAL_STEPS)))
+    n, begin = 0, time.perf_counter()
+    while n == 0 or time.perf_counter() - begin < TRIAL_SHARE * given.seconds:
+        _train(model, given, 1)
+        n += 1
+    in_time = round(n * given.seconds / (time.perf_counter() - begin))
+    model.env.close()
+    return {"n_chunks": min(max(in_time, 2), MAX_CHUNKS)}
+
+
+def measure_training(name: str, *, n_chunks: int, **setup: Any) -> Measurement:
+    """Train once with a buffer. Requires a new process.
+
+    The first half of the training is not measured: kernels are compiled and codecs are chosen in it. In the second half
+    it takes turns with other trainings, see :func:`.pause`.
+
+    :param name: name of the buffer
+    :param n_chunks: how long to train, see :func:`count_chunks`
+    :param setup: the fields of :class:`Setup`
+    :return: ``step``, microseconds of a transition in the second half of the training; median microseconds of ``add``
+        and of ``read``, a call of ``sample`` or a batch of ``get``; ``memory``, bytes of the full buffer; ``coder``,
+        what ``auto`` has chosen; ``weights``, a digest
+    """
+    given = Setup(**setup)
+    model = _started_model(name, given)
+    n_first = n_chunks // 2
+    _train(model, given, n_first)
     buffer = model.rollout_buffer if given.is_rollout else model.replay_buffer
     adds = TimedCalls(buffer, "add")
     reads = TimedBatches(buffer, "get") if given.is_rollout else TimedCalls(buffer, "sample")
-    before, begin = model.num_timesteps, time.perf_counter()
-    second = train(second)
-    step = (time.perf_counter() - begin) / (model.num_timesteps - before)
+    before, seconds = model.num_timesteps, 0.0
+    for of_turn in np.array_split(range(n_first, n_chunks), N_TURNS):
+        pause()
+        begin = time.perf_counter()
+        _train(model, given, len(of_turn))
+        seconds += time.perf_counter() - begin
+    step = seconds / (model.num_timesteps - before)
     model.env.close()
-    result: Measurement = {"n_chunks": [first, second], "step": 1e6 * step, "weights": weights_digest(model)}
+    result: Measurement = {"step": 1e6 * step, "weights": weights_digest(model)}
     result |= {"add": median_us(adds.seconds), "read": median_us(reads.seconds)}
     if name == SB3:
         return {**result, "memory": _nbytes(buffer) * given.capacity / (buffer.buffer_size * given.n_envs), "coder": ""}
@@ -109,24 +144,26 @@ def measure_training(name: str, *, n_chunks: list[int] | None = None, **setup: A
     return {**result, "memory": statistics.full_memory_nbytes, "coder": statistics.coder}
 
 
-def check_memory(setup: Setup, space: spaces.Space[Any]) -> None:
-    """Verify, before the long measurements, that SB3's buffer of the measured transitions fits into memory.
+def check_memory(setup: Setup, space: spaces.Space[Any], n_others: int) -> None:
+    """Verify, before the long measurements, that all buffers of the measured transitions fit into memory together.
 
     :param space: the observation space
-    :raises ValueError: if it does not
+    :param n_others: how many are measured besides SB3's; uncompressed, they take about half of its memory
+    :raises ValueError: if they do not
     """
     parts = space_parts(space).values()
-    nbytes = sum(math.prod(part.shape or ()) * np.dtype(part.dtype).itemsize for part in parts)
-    nbytes *= setup.max_measured * (1 if setup.is_rollout else 2)
+    nbytes: float = sum(math.prod(part.shape or ()) * np.dtype(part.dtype).itemsize for part in parts)
+    nbytes *= setup.max_measured * (1 if setup.is_rollout else 2) * (1 + n_others / 2)
     available = available_memory()
     if nbytes > MAX_MEMORY_RATIO * available:
         raise ValueError(
-            f"SB3's buffer of {setup.max_measured:,} transitions, which are measured, would take {nbytes / 1e9:.1f} of "
-            f"{available / 1e9:.1f} GB: pass fewer --steps, or a smaller --n-steps or --n-envs"
+            f"the buffers of {setup.max_measured:,} transitions, which are measured at the same time, would take "
+            f"{nbytes / 1e9:.1f} of {available / 1e9:.1f} GB: pass fewer --steps, or a smaller --n-steps or --n-envs"
         )
 
 
-def _new_model(name: str, setup: Setup) -> Any:
+def _started_model(name: str, setup: Setup) -> Any:
+    """Return a model that has done its random steps."""
     env = wrap_as_sb3(make_env(setup.env_id, setup.n_envs, atari=setup.atari), setup.n_stack)
     kind: Any = "rollout" if setup.is_rollout else "replay"
     cls, arguments = sb3_class(name, kind, env.observation_space)
@@ -135,16 +172,17 @@ def _new_model(name: str, setup: Setup) -> Any:
         settings["learning_starts"] = setup.steps
         if name == SB3:  # it allocates all of its memory at once
             settings["buffer_size"] = setup.max_measured
-    return getattr(stable_baselines3, setup.algorithm)(policy_for(env.observation_space), env, seed=0, **settings)
+    policy = policy_for(env.observation_space)
+    model = getattr(stable_baselines3, setup.algorithm)(policy, env, seed=0, **settings)
+    model.set_logger(Logger(None, []))
+    if not setup.is_rollout:
+        model.learn(setup.steps)
+    return model
 
 
-def _train(model: Any, chunk: int, seconds: float, n_chunks: int | None) -> int:
-    """Train for some time, or with a number of chunks of transitions; return that number."""
-    n, most, end = 0, n_chunks or MAX_CHUNKS // 2, time.perf_counter() + seconds
-    while n < most and (n_chunks or n == 0 or time.perf_counter() < end):
-        model.learn(chunk, reset_num_timesteps=False)
-        n += 1
-    return n
+def _train(model: Any, setup: Setup, n_chunks: int) -> None:
+    for _ in range(n_chunks):
+        model.learn(setup.chunk, reset_num_timesteps=False)
 
 
 def _nbytes(buffer: Any) -> int:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import sys
 
-from sb3_compressed.benchmarking.training_run import measure_training
+from sb3_compressed.benchmarking.training_run import count_chunks, measure_training
 
 __all__ = ["command"]
 
 
 def command() -> list[str]:
-    """Return the command without its last argument, the arguments of :func:`.measure_training` as JSON."""
+    """Return the command without its last argument, as JSON.
+
+    That is the arguments of :func:`.measure_training`, or of :func:`.count_chunks` if ``n_chunks`` is not among them.
+    """
     return [sys.executable, "-m", __spec__.name]
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure_training(**json.loads(sys.argv[1]))))
+    given = json.loads(sys.argv[1])
+    print(json.dumps(measure_training(**given) if "n_chunks" in given else count_chunks(**given)))

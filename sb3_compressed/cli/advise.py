@@ -59,9 +59,7 @@ def advise(
     steps: Annotated[
         int, typer.Option(min=100, help="Transitions to collect with random actions before DQN or SAC trains.")
     ] = 3_000,
-    seconds: Annotated[
-        float, typer.Option(min=1, help="How long to train with SB3's buffer after that, at most.")
-    ] = 20.0,
+    seconds: Annotated[float, typer.Option(min=1, help="About how long to train with SB3's buffer after that.")] = 15.0,
     rounds: Annotated[
         int, typer.Option(min=1, help="How often each buffer is measured; the medians are reported.")
     ] = 1,
@@ -76,7 +74,8 @@ def advise(
 ) -> None:
     """Train an agent shortly with SB3's buffer and with others, and recommend one.
 
-    Every training has its own process, and all of them do the same: DQN, SAC or PPO with default settings.
+    Every training has its own process, and all of them do the same: DQN, SAC or PPO with default settings. They take
+    turns, so that what else runs on the machine slows all of them alike.
     """
     from sb3_compressed import get_codec
     from sb3_compressed.benchmarking.plot import check_plottable
@@ -87,7 +86,7 @@ def advise(
     if plot:
         check_plottable(plot)
     buffer = {"n_steps": n_steps} if n_steps else {"buffer_size": buffer_size}
-    setup, space = _new_setup(env_id, n_envs, wrapper, frame_stack, buffer, steps, seconds)
+    setup, space = _new_setup(env_id, n_envs, wrapper, frame_stack, buffer, steps, seconds, len(codecs))
     _report(setup, space, _measure(setup, codecs, rounds), plot, as_json=as_json)
 
 
@@ -99,9 +98,11 @@ def _new_setup(
     buffer: dict[str, int],
     steps: int,
     seconds: float,
+    n_others: int,
 ) -> tuple[Setup, spaces.Space[Any]]:
     """Return what to train, and the observation space as the buffers get it.
 
+    :param n_others: number of buffers besides SB3's
     :raises ValueError: if the environment does not exist, or cannot be trained on
     """
     from sb3_compressed.benchmarking.benchmark_envs import make_env, wrap_as_sb3
@@ -117,30 +118,40 @@ def _new_setup(
         space = wrap_as_sb3(env, n_stack).observation_space
     finally:
         env.close()
-    check_memory(setup, space)
+    check_memory(setup, space, n_others)
     return setup, space
 
 
 def _measure(setup: Setup, codecs: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Train with SB3's buffer, then for as long with each codec; return what was measured."""
+    """Train with SB3's buffer and for as long with each codec, in turns; return what was measured."""
     from sb3_compressed.benchmarking import worker
-    from sb3_compressed.benchmarking.runner import Job, run_interleaved
+    from sb3_compressed.benchmarking.measurement import Job, medians
     from sb3_compressed.benchmarking.sb3_classes import SB3
+    from sb3_compressed.benchmarking.training_run import N_TURNS
+    from sb3_compressed.benchmarking.turns import run_in_turn
 
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # where the user's environment was found
-
-    def run(names: Sequence[str], n_rounds: int, **arguments: Any) -> dict[str, Any]:
-        jobs = [Job(setup.env_id, name, {**setup._asdict(), **arguments}) for name in names]
-        return run_interleaved(lambda job: worker.command(), jobs, n_rounds, progress, environ)[setup.env_id]
+    names = [SB3, *codecs]
 
     with progress_bar() as progress:
-        first = run([SB3], 1)
-        if "error" in first[SB3]:
-            return first
-        n_chunks = first[SB3]["n_chunks"]
-        if rounds == 1:
-            return {**first, **run(codecs, 1, n_chunks=n_chunks)}
-        return run([SB3, *codecs], rounds, n_chunks=n_chunks)
+        task = progress.add_task(setup.env_id, total=1 + rounds * len(names) * (1 + N_TURNS))
+
+        def on_turn(job: Job) -> None:
+            progress.update(task, description=f"{setup.env_id}, {job.name}", advance=1)
+
+        def run(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+            return run_in_turn(lambda job: worker.command(), jobs, environ, on_turn)
+
+        trial = run([Job(setup.env_id, SB3, setup._asdict())])[0]
+        if "error" in trial:
+            return {SB3: trial}
+        jobs = [Job(setup.env_id, name, {**setup._asdict(), **trial}) for name in names]
+        of_rounds = [run(jobs) for _ in range(rounds)]
+    measured = {name: medians([*of_name]) for name, of_name in zip(names, zip(*of_rounds))}
+    for name, one in measured.items():
+        if "error" in one:
+            note(f"{setup.env_id}, {name}: {one['error']}")
+    return measured
 
 
 def _report(

@@ -41,7 +41,8 @@ def print_result(result: Mapping[str, Any], *parts: RenderableType, as_json: boo
     """Print the result of a command.
 
     :param result: all of it, for JSON
-    :param parts: what is printed without ``--json``; strings are printed verbatim, without markup
+    :param parts: what is printed without ``--json``; strings are printed verbatim, without markup, and lines of a text
+        with ``no_wrap`` are never divided
     """
     console = Console()
     if as_json:
@@ -49,9 +50,10 @@ def print_result(result: Mapping[str, Any], *parts: RenderableType, as_json: boo
         console.print_json(text, indent=1, highlight=console.is_terminal)
         return
     for part in parts:
-        is_text = isinstance(part, str | Text)
-        # Programs read whole lines, people wrapped ones. A path may contain brackets, which are markup in a str.
-        console.print(Text(part) if isinstance(part, str) else part, soft_wrap=is_text and not console.is_terminal)
+        renderable = Text(part) if isinstance(part, str) else part  # a path may contain brackets, which are markup
+        # Programs read whole lines, people wrapped ones.
+        is_whole = isinstance(renderable, Text) and bool(renderable.no_wrap or not console.is_terminal)
+        console.print(renderable, soft_wrap=is_whole)
 
 
 def named_lines(lines: Sequence[tuple[str, str]]) -> list[RenderableType]:
@@ -74,9 +76,15 @@ def note(text: str) -> None:
     console.print(Text(text), soft_wrap=has_long_path or not console.is_terminal)
 
 
-def python_code(code: str) -> Syntax:
-    """Return highlighted code in the colors of the terminal, so that it is legible on dark and light backgrounds."""
-    return Syntax(code, "python", theme="ansi_light", background_color="default")
+def python_code(code: str) -> Text:
+    """Return highlighted code, in whole lines, so that it can be copied.
+
+    It has the colors of the terminal, so that it is legible on dark and light backgrounds.
+    """
+    text = Syntax(code, "python", theme="ansi_light", background_color="default").highlight(code)
+    text.rstrip()
+    text.no_wrap = True
+    return text
 
 
 def progress_bar() -> Progress:

@@ -12,13 +12,13 @@ from typing import Any
 
 import psutil
 import pytest
-from turns import run_in_turn
 
-from sb3_compressed.benchmarking.runner import Job
+from sb3_compressed.benchmarking.measurement import Job
+from sb3_compressed.benchmarking.turns import run_in_turn
 
 TURNS = """
 import json, pathlib, sys, threading, time
-from turns import pause
+from sb3_compressed.benchmarking.turns import pause
 given = json.loads(sys.argv[1])
 path = pathlib.Path(given["file"])
 

@@ -10,7 +10,9 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 
-from sb3_compressed.benchmarking.runner import Job, Measurement, json_arguments, measurement_of
+from sb3_compressed.benchmarking.measurement import Job, Measurement, json_arguments, measurement_of
+
+__all__ = ["pause", "run_in_turn"]
 
 
 def pause() -> None:
@@ -24,29 +26,39 @@ def pause() -> None:
 
 
 def run_in_turn(
-    command: Callable[[Job], list[str]], jobs: Sequence[Job], env: dict[str, str] | None = None
+    command: Callable[[Job], list[str]],
+    jobs: Sequence[Job],
+    env: dict[str, str] | None = None,
+    on_turn: Callable[[Job], object] = lambda job: None,
 ) -> list[Measurement]:
     """Run jobs at the same time, of which only one is active at any moment; return their measurements.
 
     A job is active until it calls :func:`pause`, then the next one is. So a machine that becomes slower does so for all
     of them. After each turn, their order is reversed.
 
-    :param command: as in :func:`.run_interleaved`
-    :param env: likewise
+    :param command: returns the command of a job without its last argument, the job's name and arguments as JSON; the
+        last line of its output is the measurement as JSON
+    :param env: environment variables of the processes, by default those of this one
+    :param on_turn: called with a job when its turn begins
     """
     with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(_Process([*command(job), json_arguments(job)], env)) for job in jobs]
+        processes = [stack.enter_context(_Process(job, command(job), env)) for job in jobs]
         active = processes
         while active:
-            active = [process for process in active[::-1] if process.run_until_pause()]
+            waiting, active = active[::-1], []
+            for process in waiting:
+                on_turn(process.job)
+                if process.run_until_pause():
+                    active.append(process)
         return [process.measurement() for process in processes]
 
 
 class _Process:
     """A process that is stopped while it is not its turn. It is killed if it has not ended when this is closed."""
 
-    def __init__(self, command: list[str], env: dict[str, str] | None) -> None:
-        self._command, self._env = command, env
+    def __init__(self, job: Job, command: list[str], env: dict[str, str] | None) -> None:
+        self.job = job
+        self._command, self._env = [*command, json_arguments(job)], env
         # Not pipes, which would be full sometime.
         self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by __exit__
         self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from interleaved import run_interleaved
 from rich.progress import Progress
 
-from sb3_compressed.benchmarking.runner import Job, run_interleaved
+from sb3_compressed.benchmarking.measurement import Job
 
 PROGRAM = """
 import json, pathlib, sys
