@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTranspose
 from sb3_compressed.buffers.arguments import suggest_argument
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.extras import import_extra
+from sb3_compressed.common.warning import warn_user
 
 __all__ = ["make_env"]
 
@@ -49,26 +50,36 @@ def make_env(env_id: str, n_envs: int = 1, *, frame_stack: int = 4, seed: int | 
     validate_integer("frame_stack", frame_stack, 1)
     for name in ("ale_py", "cv2"):  # SB3's preprocessing scales frames with cv2
         import_extra(name, "atari", "Atari environments")
-    _validate_game(env_id)
+    of_game = {**_validated_game(env_id), **(kwargs.get("env_kwargs") or {})}
+    if of_game.get("frameskip", 1) != 1 != (kwargs.get("wrapper_kwargs") or {}).get("frame_skip"):
+        warn_user(
+            f"{env_id} skips frames itself, and the preprocessing skips frames of what is left: use a NoFrameskip-v4 "
+            "environment, or env_kwargs=dict(frameskip=1)"
+        )
     env: VecEnv = make_atari_env(partial(_make_game, env_id), n_envs, seed, **kwargs)
     return VecTransposeImage(VecFrameStack(env, frame_stack) if frame_stack > 1 else env)
 
 
-def _validate_game(env_id: str) -> None:
-    """Raise if an environment is not an Atari game, before SB3's preprocessing fails with an obscure error."""
+def _validated_game(env_id: str) -> dict[str, Any]:
+    """Return the arguments with which an Atari game is registered.
+
+    :raises ValueError: if it is not an Atari game, before SB3's preprocessing fails with an obscure error
+    """
     import ale_py
 
     gym.register_envs(ale_py)
     module, _, name = env_id.rpartition(":")
     if module:  # of "module:name", registers its environments on import
         importlib.import_module(module)
-    entry_point = gym.spec(name).entry_point
+    spec = gym.spec(name)
+    entry_point = spec.entry_point
     creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     if isinstance(creator, type) and not hasattr(creator, "get_action_meanings"):
         raise ValueError(
             f"{env_id} is not an Atari game but a {creator.__name__}; make_env needs an ALE environment such as "
             "'PongNoFrameskip-v4'. For others use stable_baselines3.common.env_util.make_vec_env"
         )
+    return dict(spec.kwargs)
 
 
 def _make_game(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:

@@ -44,6 +44,13 @@ def test_options_are_passed_to_the_helpers(frame_stack: int) -> None:
     env.close()
 
 
+def test_a_game_that_skips_frames_itself_warns() -> None:
+    with pytest.warns(UserWarning, match="Pong-v4 skips frames itself"):
+        make_env("Pong-v4").close()
+    make_env("Pong-v4", env_kwargs={"frameskip": 1}).close()  # a warning fails this test
+    make_env("Pong-v4", wrapper_kwargs={"frame_skip": 1}).close()
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

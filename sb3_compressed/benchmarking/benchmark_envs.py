@@ -21,8 +21,10 @@ from sb3_compressed.common.extras import import_extra
 from sb3_compressed.common.spaces import space_parts
 from sb3_compressed.errors import install_command
 
-__all__ = ["is_atari", "make_env", "register_atari", "wrap_as_sb3"]
+__all__ = ["is_atari", "make_env", "register_atari", "skips_frames", "wrap_as_sb3"]
 
+#: Names that an error suggests, at most.
+N_SUGGESTED = 3
 ARRAY_SPACES = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
 
@@ -33,6 +35,14 @@ def is_atari(env_id: str) -> bool:
     """
     spec = _spec(env_id)
     return "ale_py" in str(spec.entry_point) and spec.kwargs.get("obs_type", "rgb") != "ram"
+
+
+def skips_frames(env_id: str) -> bool:
+    """Return whether an ALE game skips frames itself, which SB3's Atari wrappers do as well.
+
+    :raises ValueError: if it does not exist
+    """
+    return bool(_spec(env_id).kwargs.get("frameskip", 1) != 1)
 
 
 def make_env(env_id: str, n_envs: int, *, atari: bool) -> VecEnv:
@@ -115,7 +125,10 @@ def _spec(env_id: str) -> Any:
         for name in sorted(gym.registry, reverse=True):
             names[_stem(name)].append(name)
         stems = difflib.get_close_matches(_stem(env_id), names, n=2, cutoff=0.7)
+        stems += [stem for stem in names if stem == f"{_stem(env_id)}noframeskip" and stem not in stems]
         similar = [name for stem in stems for name in names[stem]]
+        # SB3's Atari wrappers expect games that skip no frames.
+        similar = sorted(similar, key=lambda name: "NoFrameskip" not in name)[:N_SUGGESTED]
         package = re.split(r"[^a-z0-9_]", env_id.lower())[0]
         # A module that registers its environments when it is imported.
         if not module and package and package not in sys.stdlib_module_names and find_spec(package):

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer, ReplayBuffer, RolloutBuffer
 
 from sb3_compressed import buffers
 from sb3_compressed.common.warning import warn_user
@@ -22,6 +22,7 @@ __all__ = [
     "storage_mode_of",
     "suggest_argument",
     "takes_dicts",
+    "warn_of_time_limits",
 ]
 
 
@@ -53,6 +54,7 @@ def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs:
         return signature.bind(*args, **kwargs).arguments
     except TypeError as error:
         unknown = [name for name in kwargs if name not in signature.parameters]
+        _require_kind(cls, unknown)
         hint = ""
         if unknown:
             hint = (
@@ -61,6 +63,22 @@ def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs:
                 or _sampler_hint(unknown[0], cls)
             )
         raise TypeError(f"{cls.__name__}: {error}{hint}") from None
+
+
+def _require_kind(cls: type, unknown: Iterable[str]) -> None:
+    """Raise if an algorithm of SB3 passes the arguments of the other kind of buffer.
+
+    :raises TypeError: then
+    """
+    is_rollout = issubclass(cls, RolloutBuffer)
+    if ("optimize_memory_usage" if is_rollout else "gae_lambda") in unknown:
+        kinds = "off-policy", "on-policy"
+        names = "replay", "rollout"
+        raise TypeError(
+            f"{cls.__name__} is a {names[is_rollout]} buffer, for {kinds[is_rollout]} algorithms; pass "
+            f"{names[not is_rollout]}_buffer_class=Compressed{names[not is_rollout].capitalize()}Buffer, or its "
+            "counterpart for Dict spaces"
+        )
 
 
 def suggest_argument(unknown: str, taken: Iterable[str]) -> str:
@@ -98,6 +116,18 @@ def _sampler_hint(argument: str, cls: type) -> str:
     """Return which sampler takes an argument that replay buffer ``cls`` does not, as the end of an error message."""
     sampler = class_with_option(argument) if issubclass(cls, ReplayBuffer) else None
     return f"; pass sampler={sampler}({argument}=...), from sb3_compressed.samplers" if sampler else ""
+
+
+def warn_of_time_limits(what: str) -> None:
+    """Warn that a buffer with ``handle_timeout_termination=False`` does not know where time limits end episodes.
+
+    :param what: what depends on it
+    """
+    warn_user(
+        f"with handle_timeout_termination=False, the buffer does not know where time limits end episodes: {what} "
+        "continue into the next episode there. If there are time limits, leave it out, and add terminations | "
+        "truncations as done, and as infos for each environment {'TimeLimit.truncated': <bool>}"
+    )
 
 
 def storage_mode_of(storage_mode: StorageMode, kwargs: dict[str, Any]) -> StorageMode:

@@ -25,7 +25,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.buffers import BaseBuffer
+from stable_baselines3.common.buffers import BaseBuffer, RolloutBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -284,7 +284,7 @@ class CompressedBuffer(BaseBuffer):
         arrays = {key: array for key, array in self._arrays() if isinstance(array, CompressedArray)}
         streams = [
             f"{'' if key is None else f'{key}: '}{array.n_frames} {'frames' if array.n_frames > 1 else 'frame'}, "
-            f"{array.choice or repr(array.codec)}"
+            f"{array.choice or _codec_without_choice(array.codec)}"
             for key, array in arrays.items()
         ]
         return (
@@ -468,6 +468,11 @@ def to_tensor(array: NDArray[Any]) -> th.Tensor:
     return tensor.clone() if tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT else tensor
 
 
+def _codec_without_choice(codec: Codec) -> str:
+    """Return what ``repr`` of a buffer shows of a codec that was not chosen while a training runs."""
+    return "auto, no codec chosen yet" if getattr(codec, "objective", "") else repr(codec)
+
+
 def _require_supported(cls: type[CompressedBuffer], space: spaces.Space[Any]) -> None:
     """Raise if a class is for Dict spaces and the space is not one, or the other way round.
 
@@ -480,9 +485,16 @@ def _require_supported(cls: type[CompressedBuffer], space: spaces.Space[Any]) ->
         # It begins as SB3's message, which users may match.
         rule = "must be used with Dict obs space only" if needs_dict else "does not support Dict obs spaces"
         raise ObservationSpaceError(
-            f"{cls.__name__} {rule}, got {space}; for Dict spaces use a class with 'Dict' in its name or "
-            "CompressedHerReplayBuffer, for others one without"
+            f"{cls.__name__} {rule}, got {space}; use {_class_for(cls, needs_dict=not needs_dict)}"
         )
+
+
+def _class_for(cls: type[CompressedBuffer], *, needs_dict: bool) -> str:
+    """Return the name of the class of this package to use instead of ``cls``, for Dict spaces or others."""
+    names = " ".join(base.__name__ for base in cls.__mro__)
+    algorithm = next((each for each in ("Maskable", "Recurrent") if each in names), "")  # of sb3-contrib
+    kind = "Rollout" if issubclass(cls, RolloutBuffer) else "Replay"
+    return f"Compressed{algorithm}{'Dict' if needs_dict else ''}{kind}Buffer"
 
 
 def _require_reimplemented(cls: type[CompressedBuffer]) -> None:

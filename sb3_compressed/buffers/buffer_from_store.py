@@ -7,6 +7,7 @@ import inspect
 import warnings
 from collections.abc import Collection, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sb3_compressed.buffers.mixed_checkpoint import is_mixed
@@ -20,7 +21,7 @@ from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.samplers.config import sampler_from_config
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
-from sb3_compressed.storage.log import log_fingerprint
+from sb3_compressed.storage.log import has_log, log_fingerprint
 from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 
@@ -54,7 +55,23 @@ def open_to_load(
     path = user_path(folder)
     if is_mixed(path):
         raise StorageError(f"{path} contains a mixed buffer: load it with load_checkpoint")
+    _require_buffer_folder(path)
     return open_damaged(path, writable=False, rows=rows) if repair else ArrayStore.open(path, rows=rows)
+
+
+def _require_buffer_folder(path: Path) -> None:
+    """Raise if a path is something else for which the folder of a buffer is easily mistaken.
+
+    :raises StorageError: with the path to pass instead
+    """
+    if path.is_file():
+        raise StorageError(f"{path} is a file: load a pickle of save_replay_buffer with model.load_replay_buffer")
+    if has_log(path):
+        return
+    if has_log(path / "buffer"):
+        raise StorageError(f"{path} is a checkpoint of a model and its buffer: pass {path / 'buffer'}")
+    if any(path.glob("step_*/buffer")):
+        raise StorageError(f"{path} contains checkpoints: pass latest_checkpoint({str(path)!r}) / 'buffer'")
 
 
 def buffer_from_store(

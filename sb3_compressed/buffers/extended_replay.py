@@ -217,7 +217,7 @@ class ExtendedReplay(StoredReplay):
         :param infos: for each step one info dict for each environment; ignored as by ``add``
         :param timeouts: whether an episode ended by a time limit, ``(n_steps, n_envs)``, instead of ``infos``
         :raises ValueError: if an argument does not fit, or neither ``infos`` nor ``timeouts`` is passed where the
-            buffer stores time limits; the buffer is then as it was
+            buffer stores time limits, or ``timeouts`` where it does not; the buffer is then as it was
         :raises TypeError: if an argument is not numeric; likewise
         """
         steps, n_steps = self._steps_of(Steps(obs, next_obs, action, reward, done, timeouts), infos)
@@ -269,6 +269,8 @@ class ExtendedReplay(StoredReplay):
             for each in infos:
                 validate_infos(each, self.n_envs)
         if not self.handle_timeout_termination:
+            if timeouts is not None:
+                raise ValueError("handle_timeout_termination=False stores no timeouts: leave one of them out")
             return None
         if infos is not None:
             limits = [bool(info.get("TimeLimit.truncated", False)) for each in infos for info in each]

@@ -14,6 +14,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_compressed.buffers.arguments import warn_of_time_limits
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.observation_batch import ObservationBatch, Transitions, as_indices, take
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
@@ -69,10 +70,18 @@ class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
     ...     replay_buffer_kwargs=dict(n_steps=3, gamma=0.99),
     ... )
 
+    With ``handle_timeout_termination=False``, returns continue into the next episode where a time limit ended one, as
+    in SB3's class; a warning says so.
+
     Arguments: those of ``NStepReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
     REIMPLEMENTED: ClassVar[Methods] = (*CompressedReplay.REIMPLEMENTED, NStepReplayBuffer._get_samples)
+
+    def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if not arguments.get("handle_timeout_termination", True):
+            warn_of_time_limits("n-step returns")
+        return super()._adapt_arguments(arguments)
 
     def _transitions_at(
         self,

@@ -12,6 +12,7 @@ import torch as th
 from numpy.typing import ArrayLike, NDArray
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_compressed.buffers.arguments import warn_of_time_limits
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
 from sb3_compressed.buffers.validation import validate_integer
@@ -40,6 +41,7 @@ class SampledReplay(CompressedBuffer):
     """The part of :class:`.CompressedReplay` that draws transitions and sequences by a sampler."""
 
     optimize_memory_usage: bool
+    handle_timeout_termination: bool
     dones: NDArray[np.float32]
     timeouts: NDArray[np.float32]
     #: See :attr:`bound_sampler`.
@@ -222,7 +224,8 @@ class SampledReplay(CompressedBuffer):
         Each possible sequence has the same probability, or with a sampler, that of its first transition after the
         burn-in. Random numbers are from ``np.random``. The time it takes does not depend on the size of the buffer,
         unless nearly all episodes are shorter than ``length``. Buffers with n-step returns and hindsight replay return
-        the transitions as they were added.
+        the transitions as they were added. With ``handle_timeout_termination=False``, the buffer does not know where
+        time limits end episodes, so that sequences continue into the next one there; a warning says so.
 
         :param batch_size: number of sequences, at least 1
         :param length: transitions of a sequence to train on, at least 1
@@ -249,6 +252,8 @@ class SampledReplay(CompressedBuffer):
         ):  # fmt: skip
             validate_integer(name, value, least)
         shape = SequenceShape(length, burn_in, stride, pad)
+        if not self.handle_timeout_termination:
+            warn_of_time_limits("sequences")
         # Longer sequences would consist of padding, for any amount of memory.
         most = self.buffer_size
         if burn_in > most or (length > most and pad != "none"):

@@ -141,9 +141,15 @@ def validate_numbers(name: str, value: Any, size: int, n_envs: int) -> NDArray[A
     """Return ``value`` as an array, or raise if it does not consist of ``size`` numbers."""
     values = _numbers(name, value)
     if values.size != size:
+        n_given, rest = divmod(values.size * n_envs, size)
+        hint = (
+            "" if rest or not n_given else f"; that is a step of {n_given}: construct the buffer with n_envs={n_given}"
+        )
+        if 1 < values.size == n_envs and size == n_envs**2:
+            hint = "; of vector environments, pass single_observation_space and single_action_space to the buffer"
         raise ValueError(
             f"{name} must have {size} {'element' if size == 1 else 'elements'}, for a step of {n_envs} "
-            f"{'environment' if n_envs == 1 else 'environments'}, got {values.size}"
+            f"{'environment' if n_envs == 1 else 'environments'}, got {values.size}{hint}"
         )
     return values
 
@@ -182,9 +188,17 @@ def validate_infos(infos: Any, n_envs: int) -> None:
                 break
         else:
             return  # the usual case
+    if isinstance(infos, Mapping):
+        keys = f" with the keys {', '.join(map(str, infos))}" if infos else ""
+        raise ValueError(
+            f"infos must be a list of {n_envs} dicts, one for each environment, got a dict{keys}. Vector environments "
+            "of Gymnasium return one: construct the buffer with handle_timeout_termination=False, and add terminations "
+            "as done"
+        )
     # SB3 would use a single info dict for all environments, so that one time limit ended every episode.
     if n_infos != n_envs or not all(hasattr(info, "get") for info in infos):
-        raise ValueError(f"infos must be {n_envs} dicts, one for each environment, got {infos!r}")
+        given = type(infos).__name__ if n_infos in (None, n_envs) else f"{n_infos} of them"
+        raise ValueError(f"infos must be a list of {n_envs} dicts, one for each environment, got {given}")
     truncated = [info.get("TimeLimit.truncated", False) for info in infos]
     if [*map(type, truncated)].count(bool) == n_envs:
         return

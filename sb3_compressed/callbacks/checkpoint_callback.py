@@ -271,7 +271,7 @@ class BufferCheckpointCallback(BaseCallback):
         if oldest is not None and self.model.num_timesteps < oldest.num_timesteps:
             raise StorageError(
                 f"{self.path} contains {oldest.folder.name}, but this model has {self.model.num_timesteps} steps and "
-                f"does not continue that run. Load latest_checkpoint({str(self.path)!r}), its model with "
+                f"does not continue that run. With newest = latest_checkpoint({str(self.path)!r}), load its model with "
                 'DQN.load(newest / "model", env=env) and its buffer with load_checkpoint(newest / "buffer"), and pass '
                 "reset_num_timesteps=False to learn(); or pass overwrite=True to start a new run"
             )

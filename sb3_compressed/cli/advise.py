@@ -206,12 +206,16 @@ def _use_atari_wrappers(env_id: str, wrapper: Wrapper | None) -> bool:
 
     :raises ValueError: if the environment does not exist
     """
-    from sb3_compressed.benchmarking.benchmark_envs import is_atari
+    from sb3_compressed.benchmarking.benchmark_envs import is_atari, skips_frames
 
     if wrapper is not None:
         return wrapper is Wrapper.ATARI
     if wrapped := is_atari(env_id):
         note(f"{env_id} is an Atari game: using make_atari_env and frame stacking (--wrapper none disables both)")
+        if skips_frames(env_id):
+            note(
+                f"{env_id} skips frames itself, and make_atari_env skips frames of what is left: use a NoFrameskip-v4 game"
+            )
     return wrapped
 
 

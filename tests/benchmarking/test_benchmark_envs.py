@@ -8,7 +8,7 @@ import gymnasium as gym
 import pytest
 from gymnasium import spaces
 
-from sb3_compressed.benchmarking.benchmark_envs import make_env
+from sb3_compressed.benchmarking.benchmark_envs import make_env, skips_frames
 
 
 class Words(gym.Env[Any, Any]):
@@ -45,3 +45,9 @@ def test_environments_with_similar_names_are_suggested(monkeypatch: pytest.Monke
         make_env("cartpol-v1", 1, atari=False)
     with pytest.raises(ValueError, match="unknown environment 'Krafter-v0'; Environment `Krafter` doesn't exist"):
         make_env("Krafter-v0", 1, atari=False)  # similar to Asterix-v0 by its version alone
+
+
+def test_games_without_frame_skip_are_suggested_first_and_others_are_detected() -> None:
+    with pytest.raises(ValueError, match="did you mean PongNoFrameskip-v4 or "):
+        make_env("pong", 1, atari=True)
+    assert [skips_frames(name) for name in ("Pong-v4", "ALE/Pong-v5", "PongNoFrameskip-v4")] == [True, True, False]

@@ -316,8 +316,19 @@ def test_next_observations_can_be_omitted() -> None:
     assert th.equal(views, samples.observations)
 
 
+def test_unknown_time_limits_warn() -> None:
+    message = "does not know where time limits end episodes"
+    buffer, _ = fill("vector", 20, handle_timeout_termination=False)
+    with pytest.warns(UserWarning, match=f"{message}: sequences continue"):
+        buffer.sample_sequences(4, 4)
+    space = spaces.Box(0, 1, (3,))
+    with pytest.warns(UserWarning, match=f"{message}: n-step returns continue"):
+        CompressedNStepReplayBuffer(8, space, space, "cpu", n_steps=3, handle_timeout_termination=False)
+
+
 @pytest.mark.parametrize("handles_timeouts", [False, True])
 @pytest.mark.parametrize("name", ["vector", "stack"])
+@pytest.mark.filterwarnings("ignore:.* time limits:UserWarning")
 def test_optimize_memory_usage_returns_the_same_sequences(name: str, handles_timeouts: bool) -> None:
     options = {"optimize_memory_usage": True, "handle_timeout_termination": handles_timeouts}
     for n_steps in (20, 2 * ROWS + 11):

@@ -84,6 +84,28 @@ def test_infos_may_be_any_mappings_and_are_validated_where_they_are_read(infos: 
     assert ours.timeouts[0].tolist() == theirs.timeouts[0].tolist() == [0, is_read, 0, is_read]
 
 
+def test_arguments_of_vector_environments_raise_and_name_what_to_pass() -> None:
+    space, buttons = spaces.Box(0, 255, (4,), np.uint8), spaces.Discrete(3)
+    obs, numbers, flags = np.zeros((4, 4), np.uint8), np.zeros(4), np.zeros(4, bool)
+    infos: Any = {"final_obs": np.array([np.zeros(10_000), None, None, None], dtype=object)}
+    buffer = CompressedReplayBuffer(8, space, buttons, "cpu", 4)
+    with pytest.raises(ValueError, match=r"keys final_obs.*handle_timeout_termination=False") as caught:
+        buffer.add(obs, obs, numbers, numbers, flags, infos)
+    assert len(str(caught.value)) < 300, "without the observations"
+    with pytest.raises(ValueError, match="of 4 dicts, one for each environment, got 1 of them"):
+        buffer.add(obs, obs, numbers, numbers, flags, [infos])
+    single = CompressedReplayBuffer(8, space, buttons, "cpu", handle_timeout_termination=False)
+    with pytest.raises(ValueError, match=r"n_envs=4$"):
+        single.add(obs, obs, numbers, numbers, flags, infos)
+    batched = CompressedReplayBuffer(
+        8, spaces.Box(0, 255, (4, 4), np.uint8), spaces.MultiDiscrete([3] * 4), "cpu", 4,
+        handle_timeout_termination=False,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="single_observation_space and single_action_space"):
+        batched.add(np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), numbers, numbers, flags, infos)
+    assert buffer.pos == single.pos == batched.pos == 0
+
+
 @pytest.mark.parametrize("infos", [None, [], [{}]])
 def test_infos_of_a_her_buffer_are_validated_where_it_reads_them(infos: Any) -> None:
     env = DummyVecEnv([BitFlippingEnv] * 2)
@@ -92,7 +114,7 @@ def test_infos_of_a_her_buffer_are_validated_where_it_reads_them(infos: Any) -> 
     for options in ({"handle_timeout_termination": True}, {"copy_info_dict": True}):
         kwargs: Any = {"handle_timeout_termination": False, **options}
         buffer = CompressedHerReplayBuffer(8, env.observation_space, env.action_space, env, "cpu", 2, **kwargs)
-        with pytest.raises(ValueError, match="infos must be 2 dicts"):
+        with pytest.raises(ValueError, match="infos must be a list of 2 dicts"):
             buffer.add(*step, infos)
     neither: Any = CompressedHerReplayBuffer(
         8, env.observation_space, env.action_space, env, "cpu", 2, handle_timeout_termination=False

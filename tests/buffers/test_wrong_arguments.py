@@ -12,6 +12,7 @@ import pytest
 import torch as th
 from buffer_pairs import REPLAY_PAIRS, ROLLOUT_PAIRS, SB3_OPTIMIZED
 from gymnasium import spaces
+from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed import (
@@ -26,6 +27,7 @@ from sb3_compressed import (
     load_checkpoint,
     save_checkpoint,
 )
+from sb3_compressed.contrib import CompressedMaskableDictRolloutBuffer
 
 VECTOR = spaces.Box(-1, 1, (8,), np.float32)
 DICT = spaces.Dict(screen=spaces.Box(0, 255, (4, 36, 36), np.uint8), state=VECTOR)
@@ -128,7 +130,6 @@ def test_nested_dict_spaces_raise() -> None:
         (CompressedHerReplayBuffer, "n_steps", "not Dict spaces$"),
         (CompressedDictReplayBuffer, "copy_info_dict", "CompressedHerReplayBuffer takes it$"),
         (CompressedReplayBuffer, "goal_selection_strategy", "CompressedHerReplayBuffer .* are Dict spaces$"),
-        (CompressedReplayBuffer, "gae_lambda", "CompressedDictRolloutBuffer, .*CompressedRolloutBuffer take it$"),
         (CompressedReplayBuffer, "bufer_size", r"buffer_size\?$"),
         (CompressedReplayBuffer, "framestack", r"frame_stack\?$"),
         (CompressedReplayBuffer, "alpha", r"sampler=PrioritizedSampler\(alpha=\.\.\.\)"),
@@ -141,6 +142,27 @@ def test_arguments_of_other_classes_raise_and_name_these(cls: type[Any], argumen
         new(cls, **{argument: 3})  # type: ignore[arg-type]
 
 
+def test_buffers_of_the_other_kind_raise_and_name_the_right_argument() -> None:
+    with pytest.raises(TypeError, match=r"is a replay buffer.* rollout_buffer_class=CompressedRolloutBuffer"):
+        PPO("MlpPolicy", "CartPole-v1", n_steps=64, rollout_buffer_class=CompressedReplayBuffer)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"is a rollout buffer.* replay_buffer_class=CompressedReplayBuffer"):
+        DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedRolloutBuffer)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cls", "space", "name"),
+    [
+        (CompressedReplayBuffer, DICT, "CompressedDictReplayBuffer"),
+        (CompressedDictReplayBuffer, VECTOR, "CompressedReplayBuffer"),
+        (CompressedRolloutBuffer, DICT, "CompressedDictRolloutBuffer"),
+        (CompressedMaskableDictRolloutBuffer, VECTOR, "CompressedMaskableRolloutBuffer"),
+    ],
+)
+def test_the_class_for_the_observation_space_is_named(cls: type[Any], space: spaces.Space[Any], name: str) -> None:
+    with pytest.raises(ObservationSpaceError, match=f"; use {name}$"):
+        cls(8, space, BUTTONS)
+
+
 @pytest.mark.parametrize("cls", ROLLOUTS)
 def test_storage_of_a_rollout_raises(cls: type[Any]) -> None:
     for option in ({"storage": "folder"}, {"resume": True}, {"overwrite": True}):
@@ -150,6 +172,7 @@ def test_storage_of_a_rollout_raises(cls: type[Any]) -> None:
 
 @pytest.mark.parametrize("cls", REPLAYS)
 @pytest.mark.parametrize("optimizes", [False, True])
+@pytest.mark.filterwarnings("ignore:.* time limits:UserWarning")
 def test_sampling_an_empty_replay_buffer_raises(cls: type[Any], optimizes: bool) -> None:
     buffer = new(cls, optimize_memory_usage=optimizes, handle_timeout_termination=not optimizes)
     with pytest.raises(BufferNotReady, match="empty"):

@@ -104,6 +104,13 @@ def test_folder_with_another_buffer_is_not_overwritten(stream: Stream, tmp_path:
         save_checkpoint(buffer, tmp_path / "notes")
     with pytest.raises(StorageError, match="there is no folder"):
         load_checkpoint(tmp_path / "missing")
+    shutil.copytree(yours, tmp_path / "run" / "step_100" / "buffer")
+    with pytest.raises(StorageError, match=r"is a checkpoint of a model and its buffer: pass .*step_100.buffer$"):
+        load_checkpoint(tmp_path / "run" / "step_100")
+    with pytest.raises(StorageError, match="contains checkpoints: pass latest_checkpoint"):
+        load_checkpoint(tmp_path / "run")
+    with pytest.raises(StorageError, match=r"is a file: .*model\.load_replay_buffer$"):
+        load_checkpoint(tmp_path / "notes" / "notes.txt")
     with pytest.raises(StorageError, match="only compressed replay buffers"):
         save_checkpoint(CompressedRolloutBuffer(8, *stream[:2]), tmp_path / "rollout")  # type: ignore[arg-type]
 
