@@ -213,9 +213,7 @@ def _use_atari_wrappers(env_id: str, wrapper: Wrapper | None) -> bool:
     if wrapped := is_atari(env_id):
         note(f"{env_id} is an Atari game: using make_atari_env and frame stacking (--wrapper none disables both)")
         if skips_frames(env_id):
-            note(
-                f"{env_id} skips frames itself, and make_atari_env skips frames of what is left: use a NoFrameskip-v4 game"
-            )
+            note(f"{env_id} skips frames itself, and make_atari_env skips more: use a NoFrameskip-v4 environment")
     return wrapped
 
 
