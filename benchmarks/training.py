@@ -57,9 +57,9 @@ ALGORITHMS = ["DQN", "PPO"]
 SCENES = ["MsPacman", "Tutankham", "Crafter-v0", "ProcgenJumper-v0", "CarRacing-v3", "MiniGridRGB-v0"]
 SCENES += ["Doom84-v0", "Doom120x160-v0"]
 SCENES += [f"{RECORDED}{scene}" for scene in ("MsPacman", "Crafter-v0", "Doom84-v0")]
-#: Those in the README, with one environment and torch on one thread.
-IN_README = ["DQN, MsPacman", "DQN, MiniGridRGB-v0", "DQN, Crafter-v0", "DQN, Doom84-v0", "SAC, Humanoid-v5"]
-IN_README += ["DQN, recorded:Doom84-v0"]
+#: Those in the README, with torch on one thread.
+IN_README = ["DQN, MsPacman", "DQN, MiniGridRGB-v0", "DQN, Crafter-v0", "DQN, Doom84-v0", "PPO, MsPacman"]
+IN_README += ["PPO, Crafter-v0", "SAC, Humanoid-v5", "DQN, recorded:Doom84-v0"]
 QUICK, SMOKE = ["Crafter-v0", "recorded:Doom84-v0"], ["recorded:Noise84-v0"]
 #: Measured steps of all environments, and those before, in which kernels are compiled, codecs are chosen, and batches
 #: are decoded ahead or not for comparison.
@@ -211,7 +211,8 @@ def table(results: Results) -> str:
 
 def in_readme(results: Results) -> Results:
     """Return the results that the README shows, in its order."""
-    labels = [f"{training}, 1 environment, torch on 1 thread" for training in IN_README]
+    trainings = [each.split(", ") for each in IN_README]
+    labels = [Case(algorithm, scene, N_ENVS[algorithm], 1).label for algorithm, scene in trainings]
     return {label: results[label] for label in labels if pairs(results.get(label, {}), "auto")}
 
 
@@ -275,7 +276,8 @@ def sections(results: Results) -> list[str]:
         "Ratios of paired runs with equal seeds. The time is that of all segments, in which the buffers took turns, "
         "with its 95% interval (bootstrap over segments). That does not contain what differs from process to process, "
         "such as where memory lies: the times of SB3's own `optimize_memory_usage`, which does about the same work as "
-        "its default, show how much that is. Everything else is a median. `memory` is the growth of the process (RSS) "
+        "its default, show how much that is; its weights differ where a time limit ends an episode, which it does not "
+        "store. Everything else is a median. `memory` is the growth of the process (RSS) "
         "with each further transition, `process at the end` all of its memory. Times are of `learn` after the "
         "warm-up, CPU times of all threads of the process. PrioritizedDQN is compared with the uncompressed buffer of "
         "this package, everything else with SB3's. `recorded` scenes are replayed from memory and trained with a tiny "

@@ -10,6 +10,19 @@ import pytest
 from test_documentation import BLOCKS
 
 LOOPS = {name: block for name, block in BLOCKS.items() if "own-loops" in name and "SyncVectorEnv" in block}
+N_STEP = [LOOPS.pop(name) for name in [*LOOPS] if "NStep" in LOOPS[name]]
+assert (len(LOOPS), len(N_STEP)) == (2, 1)
+
+
+@pytest.mark.skipif(not hasattr(gym.vector, "AutoresetMode"), reason="Gymnasium has no autoreset modes before 1.1")
+def test_returns_end_at_time_limits() -> None:
+    namespace: dict[str, Any] = {}
+    exec(N_STEP[0].replace('"CartPole-v1"', '"CartPole-v1", max_episode_steps=7'), namespace)
+    buffer, batch, n_steps = namespace["buffer"], namespace["batch"], 0.99 ** np.arange(4)
+    assert buffer.timeouts.sum() > 40, "no random episode is as short as these"
+    np.testing.assert_allclose(np.unique(batch.rewards), np.cumsum(n_steps)[:3], rtol=1e-6)
+    np.testing.assert_allclose(np.unique(batch.discounts), n_steps[:0:-1], rtol=1e-6)
+    assert batch.dones.sum() == 0, "values after time limits are bootstrapped"
 
 
 @pytest.mark.skipif(not hasattr(gym.vector, "AutoresetMode"), reason="Gymnasium has no autoreset modes before 1.1")
@@ -34,6 +47,3 @@ def test_transitions_are_those_of_the_environments(name: str) -> None:
     assert n_ends >= buffer.n_envs
     n_skipped = 100 - buffer.size()  # steps that were a reset, with one environment
     assert n_skipped in ((0,) if buffer.n_envs > 1 else (n_ends - 1, n_ends))
-
-
-assert len(LOOPS) == 2

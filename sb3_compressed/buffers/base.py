@@ -281,11 +281,9 @@ class CompressedBuffer(BaseBuffer):
     def __repr__(self) -> str:
         statistics = statistics_of(self)
         n = max(statistics.transitions, 1)
-        arrays = {key: array for key, array in self._arrays() if isinstance(array, CompressedArray)}
         streams = [
-            f"{'' if key is None else f'{key}: '}{array.n_frames} {'frames' if array.n_frames > 1 else 'frame'}, "
-            f"{array.choice or _codec_without_choice(array.codec)}"
-            for key, array in arrays.items()
+            f"{'' if key is None else f'{key}: '}{_describe_storage(array)}"
+            for key, array in dict(self._arrays()).items()
         ]
         return (
             f"<{type(self).__name__}: {statistics.transitions:,} of {self.buffer_size * self.n_envs:,} transitions, "
@@ -468,9 +466,12 @@ def to_tensor(array: NDArray[Any]) -> th.Tensor:
     return tensor.clone() if tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT else tensor
 
 
-def _codec_without_choice(codec: Codec) -> str:
-    """Return what ``repr`` of a buffer shows of a codec that was not chosen while a training runs."""
-    return "auto, no codec chosen yet" if getattr(codec, "objective", "") else repr(codec)
+def _describe_storage(array: Any) -> str:
+    """Return how an array stores observations, for ``repr`` of a buffer."""
+    if not isinstance(array, CompressedArray):
+        return "uncompressed"
+    codec = "auto, no codec chosen yet" if getattr(array.codec, "objective", "") else repr(array.codec)
+    return f"{array.n_frames} {'frames' if array.n_frames > 1 else 'frame'}, {array.choice or codec}"
 
 
 def _require_supported(cls: type[CompressedBuffer], space: spaces.Space[Any]) -> None:
