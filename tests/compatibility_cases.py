@@ -7,7 +7,7 @@ All data is computed with integers and fractions of powers of two, and is the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,7 @@ from sb3_compressed import contrib as compressed_contrib
 from sb3_compressed import get_codec
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.recording import FramelessRecordBuffer, RecordBuffer
 
@@ -312,6 +313,8 @@ CHECKPOINTS = (
     "dict", "n-step-stack", "n-step-vector", "her-vector", "her-vector-partial", "her-image",
     "stack-prioritized", "vector-prioritized-partial", "dict-prioritized",
 )  # fmt: skip
+#: The parts of a mixed buffer, and their weights.
+MIXED = {"vector": 0.75, "vector-jumps": 0.25}
 STORAGE = (
     "stack-auto", "stack-auto-partial", "vector", "dict", "n-step-vector", "her-vector",
     "stack-prioritized", "vector-prioritized-partial",
@@ -408,8 +411,14 @@ def stacks(n_rows: int, first: int = 0) -> NDArray[np.uint8]:
 
 
 def frames() -> NDArray[np.uint8]:
-    """Return single frames ``(n_frames, SIDE, SIDE)``, of which the last were not seen by a codec that was trained."""
-    return np.stack([frame_at(step, env) for step in range(40) for env in range(2)])
+    """Return single frames ``(n_frames, SIDE, SIDE)``, of which the last were not seen by a codec that was trained.
+
+    The very last are smooth.
+    """
+    games = np.stack([frame_at(step, env) for step in range(40) for env in range(2)])
+    rows, columns = np.ogrid[:SIDE, :SIDE]
+    smooth = [5 * rows + 7 * columns + 3 * step + rows * columns % 3 for step in range(8)]
+    return np.concatenate([games, np.stack(smooth).astype(np.uint8)])
 
 
 N_TRAINING_FRAMES = 64
@@ -436,6 +445,17 @@ def trained(name: str) -> TrainableCodec:
 
 
 CODECS |= {f"codec-{name}-trained": partial(trained, name) for name in ("delta", "zstd-dict")}
+
+
+def with_coder(coder: str) -> TrainableCodec:
+    """Return a trained codec that encodes all frames with one coder."""
+    codec = trained("delta")
+    assert isinstance(codec, Adaptive)
+    return replace(codec, coder=coder, tries_delta=False, planes=PlaneLayout(SIDE, SIDE * SIDE))
+
+
+#: The coders that 0.3.0 added.
+CODECS |= {f"codec-{coder}-trained": partial(with_coder, coder) for coder in ("lz4hc", "filter")}
 
 
 #: What a buffer that was repaired has as ``repair_report``, in memory and in pickles.

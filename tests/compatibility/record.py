@@ -13,6 +13,7 @@ weights of models are not.
     models/NAME.zip       what SB3's save writes
     checkpoints/NAME.tar.xz, storage/NAME.tar.xz, killed/NAME.tar.xz
                           what save_checkpoint writes; folders of storage=..., closed; the same, copied while open
+    mixed/parts.tar.xz    what save_checkpoint of a mixed buffer writes
     callback/run.tar.xz   the folder of a BufferCheckpointCallback, with two checkpoints
     */NAME.npz            contents, and what sampling under a seed returns; folders have those of replay/NAME.npz
     names.txt             what the pickles import from this package, those in models included
@@ -40,7 +41,14 @@ import compatibility_cases as cases
 import numpy as np
 from stable_baselines3.common.save_util import save_to_pkl
 
-from sb3_compressed import BufferCheckpointCallback, CompressedArray, CompressedReplayBuffer, save_checkpoint
+import sb3_compressed
+from sb3_compressed import (
+    BufferCheckpointCallback,
+    CompressedArray,
+    CompressedReplayBuffer,
+    MixedReplayBuffer,
+    save_checkpoint,
+)
 from sb3_compressed.codecs import TrainableCodec
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -58,12 +66,13 @@ def main() -> None:
 
 def record(folder: Path) -> None:
     """Write all fixtures to a folder."""
-    for name in ("replay", "rollout", "objects", "models", "checkpoints", "storage", "killed", "callback"):
+    for name in ("replay", "rollout", "objects", "models", "checkpoints", "storage", "killed", "mixed", "callback"):
         (folder / name).mkdir(parents=True)
     for name, replay_case in cases.REPLAY.items():
         record_replay(folder / "replay", name, replay_case)
     for name in cases.CHECKPOINTS:
         record_checkpoint(folder / "checkpoints" / f"{name}.tar.xz", cases.REPLAY[name])
+    record_mixed(folder / "mixed" / "parts.tar.xz")
     for name in cases.STORAGE:
         record_storage(folder, name, cases.REPLAY[name])
     for name, rollout_case in cases.ROLLOUT.items():
@@ -76,8 +85,12 @@ def record(folder: Path) -> None:
     record_callback(folder / "callback")
     names = sorted({name for file in sorted(folder.rglob("*")) for name in names_in_file(file)})
     (folder / "names.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
-    packages = ("sb3-compressed", "stable-baselines3", "sb3-contrib", "gymnasium", "numpy", "torch", "cloudpickle")
-    versions = {"python": platform.python_version(), **{package: version(package) for package in packages}}
+    packages = ("stable-baselines3", "sb3-contrib", "gymnasium", "numpy", "torch", "cloudpickle")
+    versions = {
+        "python": platform.python_version(),
+        "sb3-compressed": sb3_compressed.__version__,
+        **{package: version(package) for package in packages},
+    }
     (folder / "versions.json").write_text(json.dumps(versions, indent=2) + "\n", encoding="utf-8")
 
 
@@ -121,6 +134,14 @@ def record_checkpoint(path: Path, case: cases.ReplayCase) -> None:
         save_checkpoint(buffer, temporary)
         case.fill(buffer, case.n_steps - n_first, n_first)
         save_checkpoint(buffer, temporary)
+        pack(Path(temporary), path)
+
+
+def record_mixed(path: Path) -> None:
+    """Save a mixed buffer."""
+    parts = [cases.REPLAY[name].fill(cases.REPLAY[name].new()) for name in cases.MIXED]
+    with tempfile.TemporaryDirectory() as temporary:
+        MixedReplayBuffer.from_buffers(parts, weights=[*cases.MIXED.values()]).save_checkpoint(temporary)
         pack(Path(temporary), path)
 
 

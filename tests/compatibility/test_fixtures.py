@@ -43,6 +43,7 @@ KINDS: dict[str, Any] = {
     "objects/*-report.pkl.xz": cases.REPORTS,
     "objects/recording*.pkl.xz": cases.RECORDINGS,
     "models/*.zip": cases.MODELS,
+    "mixed/*.tar.xz": ("parts",),
     "callback/*.tar.xz": ("run",),
 }
 N_MORE = 20  # more than the rows of most buffers
@@ -170,6 +171,16 @@ def test_checkpoints_of_earlier_versions_load(path: Path, tmp_path: Path) -> Non
     assert_goes_on(buffer, case, expected)
     save_checkpoint(buffer, folder)
     assert_contains(load_checkpoint(folder, **arguments), {**cases.contents(buffer), **cases.sample(buffer)})
+
+
+@fixtures("mixed/*.tar.xz")
+def test_mixed_checkpoints_of_earlier_versions_load(path: Path, tmp_path: Path) -> None:
+    mixed = load_checkpoint(unpacked(path, tmp_path / "mixed"), device="cpu")
+    assert mixed.weights.tolist() == [*cases.MIXED.values()]
+    for name, buffer in zip(cases.MIXED, mixed.buffers, strict=True):
+        expected = contents_of(name, path)
+        assert_contains(buffer, expected)
+        assert_goes_on(buffer, cases.REPLAY[name], expected)
 
 
 def env_of(case: cases.ReplayCase) -> dict[str, Any]:
