@@ -13,7 +13,7 @@ __all__ = ["Cost", "costs", "recommend"]
 
 #: A recommended buffer takes at most this part of SB3's memory: its ``optimize_memory_usage=True`` takes about half.
 MAX_RATIO = 0.45
-#: The time of the training that a recommended buffer may take: short trainings vary by some percent.
+#: The time of the training, relative to another buffer's, that counts as equal: short trainings vary by some percent.
 MAX_TIME = 1.05
 #: Buffers that need more memory than the smallest one by at most this factor are recommended if they take less time.
 SIMILAR = 1.1
@@ -89,7 +89,8 @@ def recommend(costs: Sequence[Cost]) -> tuple[str, str]:
     fast = [cost for cost in small if cost.time_ratio <= MAX_TIME]
     smallest = min(cost.memory for cost in fast or small)
     similar = [cost for cost in fast or small if cost.memory <= SIMILAR * smallest or not fast]
-    best = min(similar, key=lambda cost: cost.step)
+    fastest = min(cost.step for cost in similar)
+    best = next(cost for cost in similar if cost.step <= MAX_TIME * fastest)  # of equal ones the first, such as auto
     advice = "" if fast else " Keep SB3's buffer if its memory suffices."
     return best.buffer, (
         f"{format_nbytes(best.memory)} instead of {format_nbytes(base.memory)}, {1 / best.ratio:.3g}x smaller; "

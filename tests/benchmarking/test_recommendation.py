@@ -31,7 +31,15 @@ def test_recommends_the_smallest_of_those_that_are_fast() -> None:
 
 
 def test_recommends_the_faster_of_two_that_need_similar_memory() -> None:
-    assert recommended(auto=measured(21.0, 90.0), small=measured(20.0, 95.0)) == "auto"
+    assert recommended(small=measured(20.0, 95.0), auto=measured(21.0, 90.0)) == "auto"
+    assert recommended(auto=measured(21.0, 92.0), small=measured(20.0, 90.0)) == "auto", "the first of equal ones"
+
+
+def test_a_buffer_that_is_slower_is_recommended_for_its_memory_only() -> None:
+    results = {"SB3": measured(1000.0), "auto": measured(200.0, 190.0)}
+    name, reason = recommend(costs(results, 10))
+    assert name == "auto"
+    assert reason.endswith("the training took 1.90x of the time. Keep SB3's buffer if its memory suffices.")
 
 
 def test_recommends_the_fastest_if_all_are_slower() -> None:
