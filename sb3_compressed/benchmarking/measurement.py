@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 from collections.abc import Sequence
@@ -30,11 +31,17 @@ def json_arguments(job: Job) -> str:
 
 def measurement_of(returncode: int, out: str, err: str) -> Measurement:
     """Return what a process has measured, or its error, from its exit code and its outputs."""
+    if returncode == -9:
+        return {"error": "the process was killed, perhaps since there was not enough memory"}
     if returncode:
         lines = err.strip().splitlines() or [""]
         return {"error": f"the process ended with {returncode}: {lines[-1]}"}
-    measured: Measurement = json.loads(out.splitlines()[-1])  # libraries may print before
-    return measured
+    for line in reversed(out.splitlines()):  # libraries may print before and after it
+        with contextlib.suppress(json.JSONDecodeError):
+            measured = json.loads(line)
+            if isinstance(measured, dict):
+                return measured
+    return {"error": "the process printed no measurement"}
 
 
 def medians(runs: list[Measurement]) -> Measurement:

@@ -108,7 +108,7 @@ def count_chunks(name: str, **setup: Any) -> Measurement:
     return {"n_chunks": min(max(in_time, 2), MAX_CHUNKS)}
 
 
-def measure_training(name: str, *, n_chunks: int, **setup: Any) -> Measurement:
+def measure_training(name: str, *, n_chunks: int, takes_turns: bool = True, **setup: Any) -> Measurement:
     """Train once with a buffer. Requires a new process.
 
     The first half of the training is not measured: kernels are compiled and codecs are chosen in it. In the second half
@@ -116,6 +116,7 @@ def measure_training(name: str, *, n_chunks: int, **setup: Any) -> Measurement:
 
     :param name: name of the buffer
     :param n_chunks: how long to train, see :func:`count_chunks`
+    :param takes_turns: whether to pause :data:`N_TURNS` times
     :param setup: the fields of :class:`Setup`
     :return: ``step``, microseconds of a transition in the second half of the training; median microseconds of ``add``
         and of ``read``, a call of ``sample`` or a batch of ``get``; ``memory``, bytes of the full buffer; ``coder``,
@@ -130,7 +131,8 @@ def measure_training(name: str, *, n_chunks: int, **setup: Any) -> Measurement:
     reads = TimedBatches(buffer, "get") if given.is_rollout else TimedCalls(buffer, "sample")
     before, seconds = model.num_timesteps, 0.0
     for of_turn in np.array_split(range(n_first, n_chunks), N_TURNS):
-        pause()
+        if takes_turns:
+            pause()
         begin = time.perf_counter()
         _train(model, given, len(of_turn))
         seconds += time.perf_counter() - begin
@@ -148,12 +150,12 @@ def check_memory(setup: Setup, space: spaces.Space[Any], n_others: int) -> None:
     """Verify, before the long measurements, that all buffers of the measured transitions fit into memory together.
 
     :param space: the observation space
-    :param n_others: how many are measured besides SB3's; uncompressed, they take about half of its memory
+    :param n_others: how many are measured besides SB3's; replay buffers take at most about half of its memory
     :raises ValueError: if they do not
     """
     parts = space_parts(space).values()
     nbytes: float = sum(math.prod(part.shape or ()) * np.dtype(part.dtype).itemsize for part in parts)
-    nbytes *= setup.max_measured * (1 if setup.is_rollout else 2) * (1 + n_others / 2)
+    nbytes *= setup.max_measured * (1 + n_others if setup.is_rollout else 2 + n_others)
     available = available_memory()
     if nbytes > MAX_MEMORY_RATIO * available:
         raise ValueError(

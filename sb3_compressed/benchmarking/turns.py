@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -14,15 +16,28 @@ from sb3_compressed.benchmarking.measurement import Job, Measurement, json_argum
 
 __all__ = ["pause", "run_in_turn"]
 
+#: An environment variable: the process that takes turns with this one and others.
+PARENT = "SB3_COMPRESSED_PARENT"
+#: Requests a signal to this process when its parent ends, see ``man prctl``. It would be stopped for ever.
+PR_SET_PDEATHSIG = 1
+
 
 def pause() -> None:
     """Stop this process with all of its threads, until :func:`run_in_turn` continues it.
 
-    Without effect on systems that cannot stop a process; there, processes run one after the other.
+    Without effect in a process that it has not started, and on systems that cannot stop a process; there, processes run
+    one after the other.
     """
-    if hasattr(signal, "SIGSTOP"):
-        # To this thread: a signal to the process may reach another one, and this one would go on for a moment.
-        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+    parent = os.environ.get(PARENT)
+    if parent is None or not hasattr(signal, "SIGSTOP"):
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(parent):
+        sys.exit("the process that would continue this one has ended")
+    os.setpgrp()  # fg after Ctrl-Z continues all processes of a group
+    # To this thread: a signal to the process may reach another one, and this one would go on for a moment.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def run_in_turn(
@@ -58,7 +73,8 @@ class _Process:
 
     def __init__(self, job: Job, command: list[str], env: dict[str, str] | None) -> None:
         self.job = job
-        self._command, self._env = [*command, json_arguments(job)], env
+        self._command = [*command, json_arguments(job)]
+        self._env = {**(os.environ if env is None else env), PARENT: str(os.getpid())}
         # Not pipes, which would be full sometime.
         self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by __exit__
         self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -82,15 +98,14 @@ class _Process:
             )
         else:
             self._process.send_signal(signal.SIGCONT)
-        if not hasattr(os, "waitid"):
+        if not hasattr(signal, "SIGSTOP"):
             self._process.wait()
+        if self._process.returncode is not None:  # such as one that was killed while it was stopped
             return False
-        # Not taking the status of a process that has ended, which Popen needs.
-        state = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        if state is not None and state.si_code == os.CLD_STOPPED:
-            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+        _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
             return True
-        self._process.wait()
+        self._process.returncode = os.waitstatus_to_exitcode(status)
         return False
 
     def measurement(self) -> Measurement:

@@ -20,4 +20,5 @@ def command() -> list[str]:
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    print(json.dumps(measure_training(**given) if "n_chunks" in given else count_chunks(**given)))
+    measured = measure_training(**given) if "n_chunks" in given else count_chunks(**given)
+    print(f"\n{json.dumps(measured)}")  # on a line of its own

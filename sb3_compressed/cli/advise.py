@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,12 @@ def advise(
         list[str] | None,
         typer.Option("--codec", help="Codec to try, e.g. zstd-5; may be repeated.", show_default=" ".join(CODECS)),
     ] = None,
+    sequential: Annotated[
+        bool,
+        typer.Option(
+            "--sequential", help="Train one after the other, for environments of which only one can run at a time."
+        ),
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Write a plot to this file, e.g. out.png.", callback=expand_user)
     ] = None,
@@ -86,8 +93,10 @@ def advise(
     if plot:
         check_plottable(plot)
     buffer = {"n_steps": n_steps} if n_steps else {"buffer_size": buffer_size}
-    setup, space = _new_setup(env_id, n_envs, wrapper, frame_stack, buffer, steps, seconds, len(codecs))
-    _report(setup, space, _measure(setup, codecs, rounds), plot, as_json=as_json)
+    with contextlib.redirect_stdout(sys.stderr):  # what environments print
+        setup, space = _new_setup(env_id, n_envs, wrapper, frame_stack, buffer, steps, seconds, len(codecs))
+    measured = _measure(setup, codecs, rounds, takes_turns=not sequential)
+    _report(setup, space, measured, plot, as_json=as_json)
 
 
 def _new_setup(
@@ -122,8 +131,11 @@ def _new_setup(
     return setup, space
 
 
-def _measure(setup: Setup, codecs: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Train with SB3's buffer and for as long with each codec, in turns; return what was measured."""
+def _measure(setup: Setup, codecs: Sequence[str], rounds: int, *, takes_turns: bool) -> dict[str, Any]:
+    """Train with SB3's buffer and for as long with each codec; return what was measured.
+
+    :param takes_turns: whether all are trained at the same time, in turns
+    """
     from sb3_compressed.benchmarking import worker
     from sb3_compressed.benchmarking.measurement import Job, medians
     from sb3_compressed.benchmarking.sb3_classes import SB3
@@ -134,7 +146,8 @@ def _measure(setup: Setup, codecs: Sequence[str], rounds: int) -> dict[str, Any]
     names = [SB3, *codecs]
 
     with progress_bar() as progress:
-        task = progress.add_task(setup.env_id, total=1 + rounds * len(names) * (1 + N_TURNS))
+        n_turns = 1 + N_TURNS if takes_turns else 1
+        task = progress.add_task(setup.env_id, total=1 + rounds * len(names) * n_turns)
 
         def on_turn(job: Job) -> None:
             progress.update(task, description=f"{setup.env_id}, {job.name}", advance=1)
@@ -145,11 +158,12 @@ def _measure(setup: Setup, codecs: Sequence[str], rounds: int) -> dict[str, Any]
         trial = run([Job(setup.env_id, SB3, setup._asdict())])[0]
         if "error" in trial:
             return {SB3: trial}
-        jobs = [Job(setup.env_id, name, {**setup._asdict(), **trial}) for name in names]
+        arguments = {**setup._asdict(), **trial, "takes_turns": takes_turns}
+        jobs = [Job(setup.env_id, name, arguments) for name in names]
         of_rounds = [run(jobs) for _ in range(rounds)]
     measured = {name: medians([*of_name]) for name, of_name in zip(names, zip(*of_rounds))}
     for name, one in measured.items():
-        if "error" in one:
+        if "error" in one and name != SB3:
             note(f"{setup.env_id}, {name}: {one['error']}")
     return measured
 

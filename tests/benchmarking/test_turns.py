@@ -6,9 +6,10 @@ import itertools
 import os
 import re
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -59,18 +60,52 @@ def test_only_one_process_is_active_with_all_of_its_threads(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
-def test_no_process_is_left_after_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = iter([os.waitid] * 3)
+def test_no_process_is_left_after_an_interrupt(tmp_path: Path) -> None:
+    turns: list[Job] = []
 
-    def interrupted(*arguments: Any) -> Any:
-        wait = next(waits, None)
-        if wait is None:
+    def interrupt(job: Job) -> None:
+        turns.append(job)
+        if len(turns) == 4:
             raise KeyboardInterrupt
-        return wait(*arguments)
 
-    monkeypatch.setattr(os, "waitid", interrupted)
     processes = psutil.Process().children()
     jobs = [Job("Pong", name, {"file": str(tmp_path / name), "n": 2}) for name in "ab"]
     with pytest.raises(KeyboardInterrupt):
-        run_in_turn(lambda job: [sys.executable, "-c", TURNS], jobs, ENVIRON)
+        run_in_turn(lambda job: [sys.executable, "-c", TURNS], jobs, ENVIRON, interrupt)
     assert psutil.Process().children() == processes
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
+def test_a_process_that_is_killed_while_it_is_stopped_is_reported(tmp_path: Path) -> None:
+    jobs = [Job("Pong", name, {"file": str(tmp_path / name), "n": 2}) for name in "ab"]
+    starts: list[Job] = []
+
+    def on_turn(job: Job) -> None:
+        starts.append(job)
+        if len(starts) == 3:  # both are stopped
+            psutil.Process().children()[0].kill()
+
+    results = run_in_turn(lambda job: [sys.executable, "-c", TURNS], jobs, ENVIRON, on_turn)
+    assert sorted(result.get("name", "killed") for result in results) in (["a", "killed"], ["b", "killed"])
+    assert any("was killed" in result.get("error", "") for result in results)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, a process is not told that its parent has ended")
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGKILL"])
+def test_no_process_is_left_if_the_parent_is_killed(tmp_path: Path, number: str) -> None:
+    program = f"""
+import sys
+from sb3_compressed.benchmarking.measurement import Job
+from sb3_compressed.benchmarking.turns import run_in_turn
+jobs = [Job("Pong", name, {{"file": {str(tmp_path / "turns")!r}, "n": 10**9}}) for name in "abc"]
+run_in_turn(lambda job: [sys.executable, "-c", {TURNS!r}], jobs)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], env=ENVIRON)
+    children: list[psutil.Process] = []
+    while len(children) < 3 or not (tmp_path / "turns").exists():
+        assert parent.poll() is None
+        time.sleep(0.1)
+        children = psutil.Process(parent.pid).children()
+    parent.send_signal(getattr(signal, number))
+    parent.wait()
+    assert not psutil.wait_procs(children, timeout=30)[1]
