@@ -51,7 +51,7 @@ def make_env(env_id: str, n_envs: int = 1, *, frame_stack: int = 4, seed: int | 
     for name in ("ale_py", "cv2"):  # SB3's preprocessing scales frames with cv2
         import_extra(name, "atari", "Atari environments")
     of_game = {**_validated_game(env_id), **(kwargs.get("env_kwargs") or {})}
-    if of_game.get("frameskip", 1) != 1 != (kwargs.get("wrapper_kwargs") or {}).get("frame_skip"):
+    if of_game.get("frameskip", 1) != 1 and (kwargs.get("wrapper_kwargs") or {}).get("frame_skip", 4) > 1:
         warn_user(
             f"{env_id} skips frames itself, and the preprocessing skips frames of what is left: use a NoFrameskip-v4 "
             "environment, or env_kwargs=dict(frameskip=1)"

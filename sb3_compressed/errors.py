@@ -110,10 +110,11 @@ class CorruptStorage(StorageError):
     """A file of a buffer's storage is damaged; the message names the file, and the byte where it is known.
 
     :ivar reason: what is damaged
+    :ivar advice: what can be done about it, empty if that is not known
     """
 
     def __init__(self, reason: str, advice: str = "") -> None:
-        super().__init__(reason, advice)
+        super().__init__(*filter(None, (reason, advice)))
         self.reason = reason
         self.advice = advice
 

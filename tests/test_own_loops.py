@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from support import atari_env
 from test_documentation import BLOCKS
 
 LOOPS = {name: block for name, block in BLOCKS.items() if "own-loops" in name and "SyncVectorEnv" in block}
@@ -47,3 +49,17 @@ def test_transitions_are_those_of_the_environments(name: str) -> None:
     assert n_ends >= buffer.n_envs
     n_skipped = 100 - buffer.size()  # steps that were a reset, with one environment
     assert n_skipped in ((0,) if buffer.n_envs > 1 else (n_ends - 1, n_ends))
+
+
+def test_checkpoints_of_a_loop_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = [block for name, block in BLOCKS.items() if "checkpoints" in name and "copy_checkpoint" in block]
+    env = atari_env("Pong", 1)
+    for step in ("1_000", "2_000", "3_000"):
+        (tmp_path / "run" / "unfinished").mkdir(parents=True, exist_ok=True)  # as a crash leaves it
+        namespace: dict[str, Any] = {"env": env}
+        exec(block.replace("1_000", step), namespace)
+        assert namespace["state"]["step"] == int(step)
+        assert namespace["buffer"].size() == 50
+    env.close()
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"newest", "step-1000", "step-2000", "step-3000"}

@@ -54,7 +54,7 @@ def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs:
         return signature.bind(*args, **kwargs).arguments
     except TypeError as error:
         unknown = [name for name in kwargs if name not in signature.parameters]
-        _require_kind(cls, unknown)
+        _require_kind(cls, unknown, kwargs)
         hint = ""
         if unknown:
             hint = (
@@ -65,20 +65,22 @@ def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs:
         raise TypeError(f"{cls.__name__}: {error}{hint}") from None
 
 
-def _require_kind(cls: type, unknown: Iterable[str]) -> None:
+def _require_kind(cls: type, unknown: Iterable[str], given: Iterable[str]) -> None:
     """Raise if an algorithm of SB3 passes the arguments of the other kind of buffer.
 
+    :param unknown: those of the given arguments that the class does not take
     :raises TypeError: then
     """
-    is_rollout = issubclass(cls, RolloutBuffer)
-    if ("optimize_memory_usage" if is_rollout else "gae_lambda") in unknown:
-        kinds = "off-policy", "on-policy"
-        names = "replay", "rollout"
-        raise TypeError(
-            f"{cls.__name__} is a {names[is_rollout]} buffer, for {kinds[is_rollout]} algorithms; pass "
-            f"{names[not is_rollout]}_buffer_class=Compressed{names[not is_rollout].capitalize()}Buffer, or its "
-            "counterpart for Dict spaces"
-        )
+    if issubclass(cls, RolloutBuffer) and "optimize_memory_usage" in unknown and "gae_lambda" not in given:
+        kind, other = "rollout", "replay"
+    elif issubclass(cls, ReplayBuffer) and "gae_lambda" in unknown:
+        kind, other = "replay", "rollout"
+    else:
+        return
+    raise TypeError(
+        f"{cls.__name__} is a {kind} buffer, and the algorithm needs a {other} buffer: pass {other}_buffer_class="
+        f"Compressed{other.capitalize()}Buffer, or its counterpart for Dict spaces"
+    )
 
 
 def suggest_argument(unknown: str, taken: Iterable[str]) -> str:

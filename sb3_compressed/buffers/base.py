@@ -492,10 +492,11 @@ def _require_supported(cls: type[CompressedBuffer], space: spaces.Space[Any]) ->
 
 def _class_for(cls: type[CompressedBuffer], *, needs_dict: bool) -> str:
     """Return the name of the class of this package to use instead of ``cls``, for Dict spaces or others."""
-    names = " ".join(base.__name__ for base in cls.__mro__)
-    algorithm = next((each for each in ("Maskable", "Recurrent") if each in names), "")  # of sb3-contrib
-    kind = "Rollout" if issubclass(cls, RolloutBuffer) else "Replay"
-    return f"Compressed{algorithm}{'Dict' if needs_dict else ''}{kind}Buffer"
+    if not issubclass(cls, RolloutBuffer):
+        return f"Compressed{'Dict' if needs_dict else ''}ReplayBuffer"
+    names = " ".join(base.__name__ for base in cls.__mro__ if base.__module__.startswith("sb3_contrib"))
+    algorithm = next((each for each in ("Maskable", "Recurrent") if each in names), "")
+    return f"Compressed{algorithm}{'Dict' if needs_dict else ''}RolloutBuffer"
 
 
 def _require_reimplemented(cls: type[CompressedBuffer]) -> None:

@@ -64,6 +64,8 @@ def _require_buffer_folder(path: Path) -> None:
 
     :raises StorageError: with the path to pass instead
     """
+    if path.is_file() and has_log(path.parent):
+        raise StorageError(f"{path} is one file of a buffer: pass its folder, {path.parent}")
     if path.is_file():
         raise StorageError(f"{path} is a file: load a pickle of save_replay_buffer with model.load_replay_buffer")
     if has_log(path):

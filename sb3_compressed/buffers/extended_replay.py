@@ -270,7 +270,10 @@ class ExtendedReplay(StoredReplay):
                 validate_infos(each, self.n_envs)
         if not self.handle_timeout_termination:
             if timeouts is not None:
-                raise ValueError("handle_timeout_termination=False stores no timeouts: leave one of them out")
+                raise ValueError(
+                    "a buffer with handle_timeout_termination=False stores no time limits: pass no timeouts, or "
+                    "construct it without that argument"
+                )
             return None
         if infos is not None:
             limits = [bool(info.get("TimeLimit.truncated", False)) for each in infos for info in each]

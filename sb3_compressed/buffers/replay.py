@@ -79,7 +79,7 @@ class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
     REIMPLEMENTED: ClassVar[Methods] = (*CompressedReplay.REIMPLEMENTED, NStepReplayBuffer._get_samples)
 
     def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        if not arguments.get("handle_timeout_termination", True):
+        if arguments.get("n_steps", 3) > 1 and not arguments.get("handle_timeout_termination", True):
             warn_of_time_limits("n-step returns")
         return super()._adapt_arguments(arguments)
 

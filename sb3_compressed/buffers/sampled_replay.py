@@ -48,6 +48,7 @@ class SampledReplay(CompressedBuffer):
     _bound_sampler: BoundSampler | None = None
     #: The environments of the batch that is being read, ``None`` if SB3's random numbers choose them.
     _chosen_envs: ChosenEnvs | None = None
+    _has_warned_of_time_limits = False
     #: Acquired by each method that reads or writes transitions.
     _lock: threading.RLock
 
@@ -252,7 +253,8 @@ class SampledReplay(CompressedBuffer):
         ):  # fmt: skip
             validate_integer(name, value, least)
         shape = SequenceShape(length, burn_in, stride, pad)
-        if not self.handle_timeout_termination:
+        if shape.n_steps > 1 and not (self.handle_timeout_termination or self._has_warned_of_time_limits):
+            self._has_warned_of_time_limits = True
             warn_of_time_limits("sequences")
         # Longer sequences would consist of padding, for any amount of memory.
         most = self.buffer_size

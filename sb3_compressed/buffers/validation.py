@@ -141,17 +141,22 @@ def validate_numbers(name: str, value: Any, size: int, n_envs: int) -> NDArray[A
     """Return ``value`` as an array, or raise if it does not consist of ``size`` numbers."""
     values = _numbers(name, value)
     if values.size != size:
-        n_given, rest = divmod(values.size * n_envs, size)
-        hint = (
-            "" if rest or not n_given else f"; that is a step of {n_given}: construct the buffer with n_envs={n_given}"
-        )
-        if 1 < values.size == n_envs and size == n_envs**2:
-            hint = "; of vector environments, pass single_observation_space and single_action_space to the buffer"
+        elements, environments = "element" + "s" * (size != 1), "environment" + "s" * (n_envs != 1)
         raise ValueError(
-            f"{name} must have {size} {'element' if size == 1 else 'elements'}, for a step of {n_envs} "
-            f"{'environment' if n_envs == 1 else 'environments'}, got {values.size}{hint}"
+            f"{name} must have {size} {elements}, for a step of {n_envs} {environments}, got {values.size}"
+            f"{_size_hint(values.size, size, n_envs)}"
         )
     return values
+
+
+def _size_hint(n_given: int, size: int, n_envs: int) -> str:
+    """Return what may be wrong with another number of elements than ``size``, as the end of an error message."""
+    n_steps, rest = divmod(n_given * n_envs, size)
+    if rest or not n_steps:
+        return ""
+    if n_steps == 1:
+        return "; of vector environments, pass single_observation_space and single_action_space to the buffer"
+    return f"; pass n_envs={n_steps} to the buffer if these are {n_steps} environments"
 
 
 def validate_per_env(name: str, value: Any, n_envs: int, *, may_broadcast: bool = True) -> NDArray[Any]:
@@ -190,14 +195,14 @@ def validate_infos(infos: Any, n_envs: int) -> None:
             return  # the usual case
     if isinstance(infos, Mapping):
         keys = f" with the keys {', '.join(map(str, infos))}" if infos else ""
+        advice = "[info]" if n_envs == 1 else "[{'TimeLimit.truncated': bool(t)} for t in truncations & ~terminations]"
         raise ValueError(
-            f"infos must be a list of {n_envs} dicts, one for each environment, got a dict{keys}. Vector environments "
-            "of Gymnasium return one: construct the buffer with handle_timeout_termination=False, and add terminations "
-            "as done"
+            f"infos must be a list of {n_envs} dicts, one for each environment, got a dict{keys}; of environments of "
+            f"Gymnasium, add terminations | truncations as done, and as infos {advice}"
         )
     # SB3 would use a single info dict for all environments, so that one time limit ended every episode.
     if n_infos != n_envs or not all(hasattr(info, "get") for info in infos):
-        given = type(infos).__name__ if n_infos in (None, n_envs) else f"{n_infos} of them"
+        given = "others" if n_infos == n_envs else "none" if n_infos is None else f"{n_infos} of them"
         raise ValueError(f"infos must be a list of {n_envs} dicts, one for each environment, got {given}")
     truncated = [info.get("TimeLimit.truncated", False) for info in infos]
     if [*map(type, truncated)].count(bool) == n_envs:

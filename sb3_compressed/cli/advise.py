@@ -222,12 +222,11 @@ def _use_atari_wrappers(env_id: str, wrapper: Wrapper | None) -> bool:
     """
     from sb3_compressed.benchmarking.benchmark_envs import is_atari, skips_frames
 
-    if wrapper is not None:
-        return wrapper is Wrapper.ATARI
-    if wrapped := is_atari(env_id):
+    wrapped = is_atari(env_id) if wrapper is None else wrapper is Wrapper.ATARI
+    if wrapped and wrapper is None:
         note(f"{env_id} is an Atari game: using make_atari_env and frame stacking (--wrapper none disables both)")
-        if skips_frames(env_id):
-            note(f"{env_id} skips frames itself, and make_atari_env skips more: use a NoFrameskip-v4 environment")
+    if wrapped and skips_frames(env_id):
+        note(f"{env_id} skips frames itself, and make_atari_env skips more: use a NoFrameskip-v4 environment")
     return wrapped
 
 

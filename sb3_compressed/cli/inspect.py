@@ -29,7 +29,7 @@ def inspect(path: SourcePath, unpickle: Unpickle = False, as_json: Json = False)
     Of a pickle it shows only the size unless --unpickle is given.
 
     Memory is that of the loaded buffer: payloads, slots, references, trained
-    state, actions, rewards and flags. Each process takes about 94 MB besides.
+    state, actions, rewards and flags. Each process takes about 100 MB besides.
     """
     source = find_source(path)
     result: dict[str, Any] = {"path": source.path, "kind": "pickle" if source.is_pickle else "folder"}

@@ -79,11 +79,12 @@ def test_no_process_is_left_after_an_interrupt(tmp_path: Path) -> None:
 def test_a_process_that_is_killed_while_it_is_stopped_is_reported(tmp_path: Path) -> None:
     jobs = [Job("Pong", name, {"file": str(tmp_path / name), "n": 2}) for name in "ab"]
     starts: list[Job] = []
+    others = psutil.Process().children()
 
     def on_turn(job: Job) -> None:
         starts.append(job)
         if len(starts) == 3:  # both are stopped
-            psutil.Process().children()[0].kill()
+            next(child for child in psutil.Process().children() if child not in others).kill()
 
     results = run_in_turn(lambda job: [sys.executable, "-c", TURNS], jobs, ENVIRON, on_turn)
     assert sorted(result.get("name", "killed") for result in results) in (["a", "killed"], ["b", "killed"])

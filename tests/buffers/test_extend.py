@@ -213,7 +213,7 @@ def test_time_limits_are_needed_only_where_they_are_stored() -> None:
     buffer = CompressedReplayBuffer(50, SPACE, BUTTONS, "cpu", handle_timeout_termination=False)
     buffer.extend(**given)
     assert buffer.pos == 20
-    with pytest.raises(ValueError, match="stores no timeouts"):
+    with pytest.raises(ValueError, match="stores no time limits"):
         buffer.extend(**steps(20))
     assert buffer.pos == 20
 
