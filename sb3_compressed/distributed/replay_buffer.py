@@ -19,7 +19,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
-from sb3_compressed.buffers.arguments import storage_mode_of
+from sb3_compressed.buffers.arguments import storage_mode_of, warn_of_time_limits
 from sb3_compressed.buffers.extended_replay import Steps
 from sb3_compressed.buffers.output_format import OutputDtype, output_tensors
 from sb3_compressed.buffers.validation import validate_infos, validate_integer
@@ -187,6 +187,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         self.observation_space, self.obs_shape = observation_space, get_obs_shape(observation_space)  # type: ignore[assignment]
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.handle_timeout_termination = handle_timeout_termination
+        if n_steps > 1 and not handle_timeout_termination:
+            warn_of_time_limits("n-step returns")
         self.n_steps, self.gamma, self.sampler = n_steps, gamma, configured
         self.output_dtype, self.normalize_images = output_dtype, normalize_images
         self.num_threads = validate_num_threads(num_threads)

@@ -63,7 +63,8 @@ class RingSpec:
         """
         returns = {"n_steps": self.n_steps, "gamma": self.gamma} if self.n_steps > 1 else {}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*do not fit", UserWarning)  # the buffer warns of all rings together
+            # The distributed buffer warns of all rings together.
+            warnings.filterwarnings("ignore", ".*(do not fit|time limits)", UserWarning)
             return self._new(n_rows, n_envs, sampler=self.sampler, num_threads=1, **storage, **returns)
 
     def _new(self, n_rows: int, n_envs: int, **arguments: Any) -> CompressedReplay:

@@ -366,3 +366,12 @@ def test_n_step_returns_of_dicts_are_refused() -> None:
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(TypeError, match="none_such"):
         new_buffer("images", 10, none_such=3)
+
+
+def test_unknown_time_limits_warn() -> None:
+    options: dict[str, Any] = {"n_steps": 3, "handle_timeout_termination": False, "compression_method": "none-such"}
+    with (
+        pytest.warns(UserWarning, match="n-step returns continue into the next episode"),
+        pytest.raises(ValueError, match="unknown codec"),  # before any shard starts
+    ):
+        new_buffer("images", 10, **options)
