@@ -91,7 +91,8 @@ class Choice(NamedTuple):
         coders = self.new.codec.coder_name
         if self.later is not None:
             coders = f"{self.later.codec.coder_name}, new frames {coders}"
-        cost = f"{round(self.share, 3) + 0:.1%} of the time (budget {self.load.share:.1%})"
+        share = round(self.share, 3) + 0  # which is never -0.0
+        cost = f"{share:.1%} of the time (budget {self.load.share:.1%})"
         smaller = [each for each in self.ladder if each.nbytes < self.final.nbytes]
         larger = [each for each in self.ladder if each.nbytes > self.final.nbytes]
         others = [f"; {each.codec.coder_name} {each.nbytes:,.0f} B" for each in (*larger[-1:], *smaller[:1])]

@@ -125,7 +125,8 @@ def _spec(env_id: str) -> Any:
         for name in sorted(gym.registry, reverse=True):
             names[_stem(name)].append(name)
         stems = difflib.get_close_matches(_stem(env_id), names, n=2, cutoff=0.7)
-        stems += [stem for stem in names if stem == f"{_stem(env_id)}noframeskip" and stem not in stems]
+        if (game := f"{_stem(env_id)}noframeskip") in names and game not in stems:
+            stems.append(game)
         similar = [name for stem in stems for name in names[stem]]
         # SB3's Atari wrappers expect games that skip no frames.
         similar = sorted(similar, key=lambda name: "NoFrameskip" not in name)[:N_SUGGESTED]

@@ -195,10 +195,11 @@ def validate_infos(infos: Any, n_envs: int) -> None:
             return  # the usual case
     if isinstance(infos, Mapping):
         keys = f" with the keys {', '.join(map(str, infos))}" if infos else ""
-        advice = "[info]" if n_envs == 1 else "[{'TimeLimit.truncated': bool(t)} for t in truncations & ~terminations]"
+        # Not the infos of Gymnasium: it does not store time limits in them, so that their ends would be terminal.
         raise ValueError(
             f"infos must be a list of {n_envs} dicts, one for each environment, got a dict{keys}; of environments of "
-            f"Gymnasium, add terminations | truncations as done, and as infos {advice}"
+            "Gymnasium, add terminations | truncations as done, and as infos for each environment "
+            "{'TimeLimit.truncated': <whether it was truncated and not terminated>}"
         )
     # SB3 would use a single info dict for all environments, so that one time limit ended every episode.
     if n_infos != n_envs or not all(hasattr(info, "get") for info in infos):

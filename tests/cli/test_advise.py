@@ -100,6 +100,7 @@ def test_advise_accepts_a_users_environment_with_dict_observations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = "import gymnasium as gym\nfrom support import console_game\ngym.register('Console-v0', console_game)\n"
+    module += "print('a library may print')\n"
     (tmp_path / "consoles.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
     done = run("advise", "consoles:Console-v0", "--steps", 200, "--seconds", 1, "--codec", "auto", "--json")
@@ -130,7 +131,7 @@ def test_n_steps_compares_rollout_buffers_with_ppo() -> None:
 @pytest.fixture(scope="module")
 def cart() -> subprocess.CompletedProcess[str]:
     """Return the text output for small vector observations."""
-    return run("advise", "CartPole-v1", "--steps", 200, "--seconds", 1, "--codec", "none")
+    return run("advise", "CartPole-v1", "--steps", 200, "--seconds", 1, "--codec", "none", "--sequential")
 
 
 def test_sb3_is_recommended_for_small_vectors(cart: subprocess.CompletedProcess[str]) -> None:
