@@ -51,7 +51,7 @@ WARM_UP = 16
 KEPT_NBYTES = 1_000_000_000
 
 
-class Turns(BaseCallback):
+class AlternatingBuffers(BaseCallback):
     """Trains with each of two buffers in turns, the first one in even turns.
 
     :param buffers: the two
@@ -145,12 +145,12 @@ def measure(
     buffer = make(name).replay_buffer
     model = make("SB3")
     model.batch_size = batch_size or model.batch_size
-    turns = Turns((model.replay_buffer, buffer), n_cycles, n_cycles * SETTLING // CYCLES)
-    model.learn(steps, callback=turns)
+    alternation = AlternatingBuffers((model.replay_buffer, buffer), n_cycles, n_cycles * SETTLING // CYCLES)
+    model.learn(steps, callback=alternation)
     env.close()
     measured = slice(2 * warm_up, 2 * (warm_up + n_pairs) + 1)
-    ours, base = neighbors(turns.seconds[measured])
-    our_cpu, base_cpu = neighbors(turns.cpu[measured])
+    ours, base = neighbors(alternation.seconds[measured])
+    our_cpu, base_cpu = neighbors(alternation.cpu[measured])
     low, high = ratio_interval(ours, base)
     result = {"time": sum(ours) / sum(base), "low": low, "high": high, "pairs": len(ours)}
     result["cpu"] = sum(our_cpu) / sum(base_cpu)

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from adapters.buffer_names import is_peer, package_name, split_name
-from sb3_compressed.benchmarking import turns
+from sb3_compressed.benchmarking import time_slices
 from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 ROOT = Path(__file__).parents[1]
@@ -115,13 +115,13 @@ def run_interleaved(
         return interleaved.run_interleaved(command, jobs, rounds, progress, env)
 
 
-def run_in_turn(
+def run_in_time_slices(
     measure: Callable[..., Measurement],
     jobs: Sequence[Job],
     peers: Path,
     packages: Mapping[str, Path] | None = None,
 ) -> dict[str, dict[str, Measurement]]:
-    """Run the jobs of each label at the same time, in turn; return ``{label: {name: measurement}}``.
+    """Run the jobs of each label at the same time, in time slices; return ``{label: {name: measurement}}``.
 
     :param packages: as in :func:`run_interleaved`
     """
@@ -130,7 +130,7 @@ def run_in_turn(
     for label, group in itertools.groupby(jobs, key=lambda job: job.label):
         of_label = [*group]
         with CONSOLE.status(label):
-            measured = turns.run_in_turn(command, of_label, env)
+            measured = time_slices.run_in_time_slices(command, of_label, env)
         results[label] = {job.name: run for job, run in zip(of_label, measured)}
         for name, run in results[label].items():
             if "error" in run:

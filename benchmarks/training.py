@@ -7,8 +7,8 @@
     python benchmarks/training.py --scenes recorded:MsPacman --package main=../main --package branch=.
 
 Runs are paired: in each round, all buffers are trained with the same seed, each in a process of its own. Processes run
-in turn, one of ``--segments`` segments of the training at a time, while the others are stopped; so they share what
-another program on the machine takes from them, and must fit into memory together. Ratios are of all segments, and
+in time slices, one of ``--segments`` segments of the training at a time, while the others are stopped; so they share
+what another program on the machine takes from them, and must fit into memory together. Ratios are of all segments, and
 weights must be bit-identical. The first ``--warm-up`` steps are not measured. Settings are in ``settings.py``, and what
 is measured in ``training_loops.py``.
 
@@ -41,7 +41,7 @@ from session import (
     names_of_versions,
     packages_of,
     parser,
-    run_in_turn,
+    run_in_time_slices,
     save,
 )
 from settings import N_ENVS, SETTINGS
@@ -67,7 +67,7 @@ STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 2_000, "PPO": 4_096}
 OTHER_STEPS, OTHER_WARM_UP = 4_000, 4_000
 #: Of recorded scenes, which take a tenth of the time; whole rollouts.
 RECORDED_STEPS, RECORDED_WARM_UP = 24_576, 12_288
-#: Few turns, since the caches are cold after each; many, since they share what other programs take.
+#: Few time slices, since the caches are cold after each; many, since they share what other programs take.
 SEGMENTS = 24
 CALLS = """## Calls inside a training
 
@@ -332,7 +332,9 @@ def main() -> None:
     flags.add_argument("--device", default="cpu", help="of models and buffers (default: cpu)")
     flags.add_argument("--steps", type=int, help="measured steps (default: depends on the training)")
     flags.add_argument("--warm-up", type=int, help="steps before (likewise)")
-    flags.add_argument("--segments", type=int, default=SEGMENTS, help="turns of each buffer (default: %(default)s)")
+    flags.add_argument(
+        "--segments", type=int, default=SEGMENTS, help="time slices of each buffer (default: %(default)s)"
+    )
     flags.add_argument("--buffer-size", type=int, help="of replay buffers (default: all transitions of the training)")
     flags.add_argument("--quick", action="store_true", help=f"one pair of few steps on {' and '.join(QUICK)}")
     flags.add_argument("--update", action="store_true", help="keep the results of other trainings in the file --out")
@@ -356,7 +358,7 @@ def main() -> None:
         options["others measured with"] = before["version"]
     measured: list[Results] = []
     for jobs in rounds:
-        measured.append(run_in_turn(measure, jobs, arguments.peers, packages))
+        measured.append(run_in_time_slices(measure, jobs, arguments.peers, packages))
         results = by_buffer(measured)
         # After each round, as a whole run takes hours.
         save(arguments.out, "training", options, {**before.get("results", {}), **results}, arguments.peers)

@@ -25,8 +25,8 @@ from sb3_compressed import buffer_statistics, prioritize
 from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
 from sb3_compressed.benchmarking.measurement import Measurement
 from sb3_compressed.benchmarking.metrics import median_us
+from sb3_compressed.benchmarking.time_slices import pause
 from sb3_compressed.benchmarking.training_run import TimedBatches, TimedCalls, weights_digest
-from sb3_compressed.benchmarking.turns import pause
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 __all__ = ["RECORDED", "is_on_policy", "measure", "missing", "recording_of"]
@@ -104,7 +104,7 @@ def measure(
     :param warm_up: steps before those that are measured, of all environments
     :param steps: steps that are measured
     :param buffer_size: of replay buffers, ``None`` for all transitions of the training
-    :param n_segments: how many turns the measured steps take, see :func:`pause`; 0 to measure them without a pause
+    :param n_segments: the time slices of the measured steps, see :func:`pause`; 0 to measure them without a pause
     :param device: of the model and its buffer
     :return: ``seconds``, also of each of the ``segments``, and ``cpu`` seconds of all threads of the process; the
         ``transitions`` in them; bytes of the process (RSS) at the end, ``rss``, and of each further transition in the
@@ -236,7 +236,7 @@ class Segments(BaseCallback):
         self._first = 0
 
     def pause(self) -> None:
-        """Pause if there are turns."""
+        """Pause if there are time slices."""
         if self._may_pause:
             pause()
 

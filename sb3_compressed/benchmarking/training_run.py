@@ -17,7 +17,7 @@ from sb3_compressed.benchmarking.benchmark_envs import make_env, wrap_as_sb3
 from sb3_compressed.benchmarking.measurement import Measurement
 from sb3_compressed.benchmarking.metrics import median_us
 from sb3_compressed.benchmarking.sb3_classes import SB3, policy_for, sb3_class
-from sb3_compressed.benchmarking.turns import pause
+from sb3_compressed.benchmarking.time_slices import pause
 from sb3_compressed.buffers.memory_statistics import buffer_statistics
 from sb3_compressed.common.memory import available_memory
 from sb3_compressed.common.spaces import space_parts
@@ -39,8 +39,8 @@ CHUNK_STEPS = 64
 MAX_CHUNKS = 256
 #: The share of its time in which is tried how far a training gets, and the most random steps before.
 TRIAL_SHARE, TRIAL_STEPS = 0.2, 200
-#: Turns of each training. Few, since caches are cold after each; many, since they share what other programs take.
-N_TURNS = 8
+#: Time slices of each training. Few, since caches are cold after each; many, since they share what other programs take.
+N_SLICES = 8
 #: The share of the available memory that the buffers may take.
 MAX_MEMORY_RATIO = 0.8
 
@@ -108,15 +108,15 @@ def count_chunks(name: str, **setup: Any) -> Measurement:
     return {"n_chunks": min(max(in_time, 2), MAX_CHUNKS)}
 
 
-def measure_training(name: str, *, n_chunks: int, takes_turns: bool = True, **setup: Any) -> Measurement:
+def measure_training(name: str, *, n_chunks: int, time_sliced: bool = True, **setup: Any) -> Measurement:
     """Train once with a buffer. Requires a new process.
 
     The first half of the training is not measured: kernels are compiled and codecs are chosen in it. In the second half
-    it takes turns with other trainings, see :func:`.pause`.
+    it runs in time slices, as other trainings do, see :func:`.pause`.
 
     :param name: name of the buffer
     :param n_chunks: how long to train, see :func:`count_chunks`
-    :param takes_turns: whether to pause :data:`N_TURNS` times
+    :param time_sliced: whether to pause :data:`N_SLICES` times
     :param setup: the fields of :class:`Setup`
     :return: ``step``, microseconds of a transition in the second half of the training; median microseconds of ``add``
         and of ``read``, a call of ``sample`` or a batch of ``get``; ``memory``, bytes of the full buffer; ``coder``,
@@ -130,11 +130,11 @@ def measure_training(name: str, *, n_chunks: int, takes_turns: bool = True, **se
     adds = TimedCalls(buffer, "add")
     reads = TimedBatches(buffer, "get") if given.is_rollout else TimedCalls(buffer, "sample")
     before, seconds = model.num_timesteps, 0.0
-    for of_turn in np.array_split(range(n_first, n_chunks), N_TURNS):
-        if takes_turns:
+    for of_slice in np.array_split(range(n_first, n_chunks), N_SLICES):
+        if time_sliced:
             pause()
         begin = time.perf_counter()
-        _train(model, given, len(of_turn))
+        _train(model, given, len(of_slice))
         seconds += time.perf_counter() - begin
     step = seconds / (model.num_timesteps - before)
     model.env.close()

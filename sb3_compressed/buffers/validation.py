@@ -197,14 +197,14 @@ def validate_infos(infos: Any, n_envs: int) -> None:
         keys = f" with the keys {', '.join(map(str, infos))}" if infos else ""
         # Not the infos of Gymnasium: it does not store time limits in them, so that their ends would be terminal.
         raise ValueError(
-            f"infos must be a list of {n_envs} dicts, one for each environment, got a dict{keys}; of environments of "
-            "Gymnasium, add terminations | truncations as done, and as infos for each environment "
+            f"infos must be a list of dicts, one for each environment (n_envs={n_envs}), got a dict{keys}; of "
+            "environments of Gymnasium, add terminations | truncations as done, and as infos for each environment "
             "{'TimeLimit.truncated': <whether it was truncated and not terminated>}"
         )
     # SB3 would use a single info dict for all environments, so that one time limit ended every episode.
     if n_infos != n_envs or not all(hasattr(info, "get") for info in infos):
         given = "others" if n_infos == n_envs else "none" if n_infos is None else f"{n_infos} of them"
-        raise ValueError(f"infos must be a list of {n_envs} dicts, one for each environment, got {given}")
+        raise ValueError(f"infos must be a list of dicts, one for each environment (n_envs={n_envs}), got {given}")
     truncated = [info.get("TimeLimit.truncated", False) for info in infos]
     if [*map(type, truncated)].count(bool) == n_envs:
         return

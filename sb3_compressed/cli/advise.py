@@ -95,7 +95,7 @@ def advise(
     buffer = {"n_steps": n_steps} if n_steps else {"buffer_size": buffer_size}
     with contextlib.redirect_stdout(sys.stderr):  # what environments print
         setup, space = _new_setup(env_id, n_envs, wrapper, frame_stack, buffer, steps, seconds, len(codecs))
-    measured = _measure(setup, codecs, rounds, takes_turns=not sequential)
+    measured = _measure(setup, codecs, rounds, time_sliced=not sequential)
     _report(setup, space, measured, plot, as_json=as_json)
 
 
@@ -131,34 +131,34 @@ def _new_setup(
     return setup, space
 
 
-def _measure(setup: Setup, codecs: Sequence[str], rounds: int, *, takes_turns: bool) -> dict[str, Any]:
+def _measure(setup: Setup, codecs: Sequence[str], rounds: int, *, time_sliced: bool) -> dict[str, Any]:
     """Train with SB3's buffer and for as long with each codec; return what was measured.
 
-    :param takes_turns: whether all are trained at the same time, in turns
+    :param time_sliced: whether all are trained at the same time, in time slices
     """
     from sb3_compressed.benchmarking import worker
     from sb3_compressed.benchmarking.measurement import Job, medians
     from sb3_compressed.benchmarking.sb3_classes import SB3
-    from sb3_compressed.benchmarking.training_run import N_TURNS
-    from sb3_compressed.benchmarking.turns import run_in_turn
+    from sb3_compressed.benchmarking.time_slices import run_in_time_slices
+    from sb3_compressed.benchmarking.training_run import N_SLICES
 
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # where the user's environment was found
     names = [SB3, *codecs]
 
     with progress_bar() as progress:
-        n_turns = 1 + N_TURNS if takes_turns else 1
-        task = progress.add_task(setup.env_id, total=1 + rounds * len(names) * n_turns)
+        n_slices = 1 + N_SLICES if time_sliced else 1
+        task = progress.add_task(setup.env_id, total=1 + rounds * len(names) * n_slices)
 
-        def on_turn(job: Job) -> None:
+        def on_slice(job: Job) -> None:
             progress.update(task, description=f"{setup.env_id}, {job.name}", advance=1)
 
         def run(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-            return run_in_turn(lambda job: worker.command(), jobs, environ, on_turn)
+            return run_in_time_slices(lambda job: worker.command(), jobs, environ, on_slice)
 
         trial = run([Job(setup.env_id, SB3, setup._asdict())])[0]
         if "error" in trial:
             return {SB3: trial}
-        arguments = {**setup._asdict(), **trial, "takes_turns": takes_turns}
+        arguments = {**setup._asdict(), **trial, "time_sliced": time_sliced}
         jobs = [Job(setup.env_id, name, arguments) for name in names]
         of_rounds = [run(jobs) for _ in range(rounds)]
     measured = {name: medians([*of_name]) for name, of_name in zip(names, zip(*of_rounds))}

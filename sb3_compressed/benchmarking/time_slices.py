@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 
 from sb3_compressed.benchmarking.measurement import Job, Measurement, json_arguments, measurement_of
 
-__all__ = ["pause", "run_in_turn"]
+__all__ = ["pause", "run_in_time_slices"]
 
-#: An environment variable: the process that takes turns with this one and others.
+#: An environment variable: the process that runs this one and others in time slices.
 PARENT = "SB3_COMPRESSED_PARENT"
 #: Requests a signal to this process when its parent ends, see ``man prctl``. It would be stopped for ever.
 PR_SET_PDEATHSIG = 1
 
 
 def pause() -> None:
-    """Stop this process with all of its threads, until :func:`run_in_turn` continues it.
+    """Stop this process with all of its threads, until :func:`run_in_time_slices` continues it.
 
     Without effect in a process that it has not started, and on systems that cannot stop a process; there, processes run
     one after the other.
@@ -40,21 +40,21 @@ def pause() -> None:
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
-def run_in_turn(
+def run_in_time_slices(
     command: Callable[[Job], list[str]],
     jobs: Sequence[Job],
     env: dict[str, str] | None = None,
-    on_turn: Callable[[Job], object] = lambda job: None,
+    on_slice: Callable[[Job], object] = lambda job: None,
 ) -> list[Measurement]:
     """Run jobs at the same time, of which only one is active at any moment; return their measurements.
 
     A job is active until it calls :func:`pause`, then the next one is. So a machine that becomes slower does so for all
-    of them. After each turn, their order is reversed.
+    of them. When each has had its time slice, their order is reversed.
 
     :param command: returns the command of a job without its last argument, the job's name and arguments as JSON; the
         last line of its output is the measurement as JSON
     :param env: environment variables of the processes, by default those of this one
-    :param on_turn: called with a job when its turn begins
+    :param on_slice: called with a job when its time slice begins
     """
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(_Process(job, command(job), env)) for job in jobs]
@@ -62,14 +62,14 @@ def run_in_turn(
         while active:
             waiting, active = active[::-1], []
             for process in waiting:
-                on_turn(process.job)
+                on_slice(process.job)
                 if process.run_until_pause():
                     active.append(process)
         return [process.measurement() for process in processes]
 
 
 class _Process:
-    """A process that is stopped while it is not its turn. It is killed if it has not ended when this is closed."""
+    """A process that is stopped between its time slices. It is killed if it has not ended when this is closed."""
 
     def __init__(self, job: Job, command: list[str], env: dict[str, str] | None) -> None:
         self.job = job
