@@ -41,6 +41,7 @@ __all__ = [
     "is_segment_name",
     "log_fingerprint",
     "newest_segment_digest",
+    "require_log",
     "segment_numbers",
     "segment_path",
     "unfinished_segments",
@@ -120,10 +121,7 @@ class Log:
         :param lock: as for :meth:`create`, if it is writable
         :raises StorageError: if there is none, or another process writes to it
         """
-        if not folder.is_dir():
-            raise StorageError(f"there is no folder {folder}")
-        if not segment_numbers(folder):
-            raise StorageError(f"{folder} contains no buffer")
+        require_log(folder)
         lock = FolderLock(folder) if writable and lock is None else lock
         try:
             log = cls(folder, lock.acquire() if lock is not None else None)
@@ -518,6 +516,20 @@ class Log:
 def has_log(folder: Path) -> bool:
     """Return whether a folder contains a log."""
     return folder.is_dir() and bool(segment_numbers(folder))
+
+
+def require_log(folder: Path) -> None:
+    """Raise if a folder contains no log.
+
+    :raises StorageError: if it does not exist, or contains none; the message names a subfolder that does, such as that
+        of the buffer in a checkpoint
+    """
+    if not folder.is_dir():
+        raise StorageError(f"there is no folder {folder}")
+    if segment_numbers(folder):
+        return
+    others = sorted(path.name for path in folder.iterdir() if has_log(path))
+    raise StorageError(f"{folder} contains no buffer" + (f", but its subfolder {others[0]} does" if others else ""))
 
 
 def log_fingerprint(folder: Path) -> tuple[int, ...] | None:

@@ -16,7 +16,7 @@ from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import addresses_in
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import has_log, segment_numbers, segment_path
+from sb3_compressed.storage.log import require_log, segment_numbers, segment_path
 from sb3_compressed.storage.metadata_schema import check_buffer, check_values
 from sb3_compressed.storage.segment import Segment
 
@@ -52,8 +52,7 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
     """
     report = progress or (lambda share: None)
     path = user_path(folder)
-    if not has_log(path):
-        raise StorageError(f"{path} contains no buffer")
+    require_log(path)
     found: list[str] = []
     try:
         is_growing = FolderLock.is_locked(path)
