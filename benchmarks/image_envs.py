@@ -378,9 +378,10 @@ def _register() -> None:
                 gym.register(f"{name}{size}{suffix}-v0", entry_point="image_envs:Doom", kwargs=kwargs)
     for name, sensor in {"DoomDepth84": "depth", "DoomLabels": "labels"}.items():
         gym.register(f"{name}-v0", entry_point="image_envs:DoomSensor", kwargs={"sensor": sensor})
-    racing = gym.spec("CarRacing-v3")
-    kwargs = {**racing.kwargs, "continuous": False}
-    gym.register("CarRacingDiscrete-v3", racing.entry_point, max_episode_steps=racing.max_episode_steps, kwargs=kwargs)
+    if racing := gym.registry.get("CarRacing-v3"):  # which Gymnasium 0.29 does not have
+        options: dict[str, Any] = {"max_episode_steps": racing.max_episode_steps}
+        options["kwargs"] = {**racing.kwargs, "continuous": False}
+        gym.register("CarRacingDiscrete-v3", racing.entry_point, **options)
     gym.register("Video128-v0", entry_point="image_envs:Video", kwargs={"shape": (128, 128, 3), "n_steps": CLIP_STEPS})
     gym.register("Audio-v0", entry_point="image_envs:Audio")
     gym.register("Camera256-v0", entry_point="image_envs:Camera", kwargs={"shape": (256, 256, 3)})

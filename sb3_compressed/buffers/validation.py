@@ -51,7 +51,7 @@ def validate_integer(name: str, value: Any, least: int) -> int:
     :raises ValueError: if it is too small
     """
     try:
-        number = None if isinstance(value, bool) else operator.index(value)
+        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
         number = None
     if number is None:

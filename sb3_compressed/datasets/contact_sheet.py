@@ -68,7 +68,7 @@ def write_contact_sheet(
     draw = pil_draw.Draw(sheet)
     for index, (step, image) in enumerate(zip(steps, images)):
         top, left = image_position(index, n, height, width)
-        sheet.paste(pil_image.fromarray(image).resize((width, height), pil_image.NEAREST), (left, top))
+        sheet.paste(pil_image.fromarray(image).resize((width, height), pil_image.Resampling.NEAREST), (left, top))
         draw.text((left + 1, top + height + 2), f"step {step}", fill="white")
     sheet.save(path, "PNG")
     return steps

@@ -46,10 +46,13 @@ def prepared(convert: Callable[[Any, Path], object], folder: Path, n_steps: int)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("convert", CONVERSIONS.values(), ids=CONVERSIONS)
+@pytest.mark.parametrize("name", CONVERSIONS)
 def test_conversions_need_memory_for_a_part_of_an_episode_only(
-    convert: Callable[[Any, Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if name == "Minari":
+        pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
+    convert = CONVERSIONS[name]
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     prepared(convert, tmp_path / "small", 64)()  # loads modules and compiles kernels, which needs memory, too
     conversion = prepared(convert, tmp_path / "large", N_STEPS)

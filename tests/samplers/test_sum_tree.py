@@ -275,4 +275,4 @@ print(empty / N, (memory_of_process("VmRSS") - before) / N)
 """)
     empty, full = map(float, printed.split())
     assert empty < 1, "memory is used as items are written"
-    assert 11 < full < 12
+    assert 10 < full < 12
