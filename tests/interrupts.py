@@ -66,6 +66,7 @@ def _trace(call: Callable[[], object], visit: Callable[[FrameType], object]) -> 
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 traces no bytecodes if none were requested before settrace
     sys.settrace(trace)
     try:
         call()
