@@ -528,7 +528,8 @@ def require_log(folder: Path) -> None:
         raise StorageError(f"there is no folder {folder}")
     if segment_numbers(folder):
         return
-    others = sorted(path.name for path in folder.iterdir() if has_log(path))
+    # glob skips subfolders that may not be read.
+    others = sorted(path.parent.name for path in folder.glob("*/*.log") if is_segment_name(path.name))
     raise StorageError(f"{folder} contains no buffer" + (f", but its subfolder {others[0]} does" if others else ""))
 
 
