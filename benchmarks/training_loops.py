@@ -104,7 +104,7 @@ def measure(
     :param warm_up: steps before those that are measured, of all environments
     :param steps: steps that are measured
     :param buffer_size: of replay buffers, ``None`` for all transitions of the training
-    :param n_segments: the time slices of the measured steps, see :func:`pause`; 0 to measure them without a pause
+    :param n_segments: number of time slices of the measured steps, see :func:`pause`; 0 to measure them without a pause
     :param device: of the model and its buffer
     :return: ``seconds``, also of each of the ``segments``, and ``cpu`` seconds of all threads of the process; the
         ``transitions`` in them; bytes of the process (RSS) at the end, ``rss``, and of each further transition in the

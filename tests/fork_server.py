@@ -43,8 +43,8 @@ READ_AT_START = (
 #: Modules that the server has imported, or that Python imports first: of another folder, they would be missed.
 SHADOWED = ("sb3_compressed", "sitecustomize.py", "usercustomize.py")
 ROOT = Path(__file__).parent.parent
-#: Programs get one thread of torch each, as the tests have: there are as many processes as cores.
-os.environ["OMP_NUM_THREADS"] = "1"
+# Programs get one thread of torch each, as the tests have: there are as many processes as cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 #: Taken when the tests are collected, before any of them changes it.
 ENVIRONMENT = dict(os.environ)
 

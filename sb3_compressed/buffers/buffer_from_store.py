@@ -21,7 +21,7 @@ from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.samplers.config import sampler_from_config
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
-from sb3_compressed.storage.log import has_log, log_fingerprint
+from sb3_compressed.storage.log import has_log, log_fingerprint, require_log
 from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 
@@ -68,12 +68,9 @@ def _require_buffer_folder(path: Path) -> None:
         raise StorageError(f"{path} is one file of a buffer: pass its folder, {path.parent}")
     if path.is_file():
         raise StorageError(f"{path} is a file: load a pickle of save_replay_buffer with model.load_replay_buffer")
-    if has_log(path):
-        return
-    if has_log(path / "buffer"):
-        raise StorageError(f"{path} is a checkpoint of a model and its buffer: pass {path / 'buffer'}")
-    if any(path.glob("step_*/buffer")):
+    if not has_log(path) and any(path.glob("step_*/buffer")):
         raise StorageError(f"{path} contains checkpoints: pass latest_checkpoint({str(path)!r}) / 'buffer'")
+    require_log(path)
 
 
 def buffer_from_store(

@@ -203,7 +203,7 @@ def validate_infos(infos: Any, n_envs: int) -> None:
         )
     # SB3 would use a single info dict for all environments, so that one time limit ended every episode.
     if n_infos != n_envs or not all(hasattr(info, "get") for info in infos):
-        given = "others" if n_infos == n_envs else "none" if n_infos is None else f"{n_infos} of them"
+        given = "other objects" if n_infos == n_envs else "none" if n_infos is None else str(n_infos)
         raise ValueError(f"infos must be a list of dicts, one for each environment (n_envs={n_envs}), got {given}")
     truncated = [info.get("TimeLimit.truncated", False) for info in infos]
     if [*map(type, truncated)].count(bool) == n_envs:

@@ -521,16 +521,14 @@ def has_log(folder: Path) -> bool:
 def require_log(folder: Path) -> None:
     """Raise if a folder contains no log.
 
-    :raises StorageError: if it does not exist, or contains none; the message names a subfolder that does, such as that
-        of the buffer in a checkpoint
+    :raises StorageError: if it does not exist or contains none
     """
     if not folder.is_dir():
         raise StorageError(f"there is no folder {folder}")
-    if segment_numbers(folder):
-        return
-    # glob skips subfolders that may not be read.
-    others = sorted(path.parent.name for path in folder.glob("*/*.log") if is_segment_name(path.name))
-    raise StorageError(f"{folder} contains no buffer" + (f", but its subfolder {others[0]} does" if others else ""))
+    if not segment_numbers(folder):
+        if has_log(buffer := folder / "buffer"):  # of BufferCheckpointCallback
+            raise StorageError(f"{folder} is a checkpoint of a model and its buffer: load that from {buffer}")
+        raise StorageError(f"{folder} contains no buffer")
 
 
 def log_fingerprint(folder: Path) -> tuple[int, ...] | None:

@@ -48,7 +48,7 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
     []
 
     :param progress: called with the share of the work that is done, from 0 to 1
-    :raises StorageError: if the folder contains no buffer
+    :raises StorageError: if the folder does not exist or contains no buffer
     """
     report = progress or (lambda share: None)
     path = user_path(folder)

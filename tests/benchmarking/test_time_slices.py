@@ -53,7 +53,7 @@ def test_only_one_process_is_active_with_all_of_its_threads(tmp_path: Path) -> N
     results = run_in_time_slices(lambda job: [sys.executable, "-c", PROGRAM], jobs, ENVIRON)
     assert results == [{"name": "a"}, {"name": "b"}, {"error": "the process ended with 1: no more"}]
     written = file.read_text()
-    # The order is reversed after each slice. Before the first one, threads may have written as well.
+    # The order is reversed after each round of slices. Before the first one, threads may have written as well.
     assert re.findall(r" ([abc]\d):", written) == ["a0", "b0", "c0", "b1", "a1", "a2", "b2"]
     writers = "".join(name for name, _ in itertools.groupby(re.findall("[abc]", written)))
     assert writers in ("abcbab", "babcbab", "cbabcbab", "cabcbab")

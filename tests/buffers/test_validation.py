@@ -92,7 +92,7 @@ def test_arguments_of_vector_environments_raise_and_name_what_to_pass() -> None:
     with pytest.raises(ValueError, match=r"keys final_obs; .*'TimeLimit\.truncated': ") as caught:
         buffer.add(obs, obs, numbers, numbers, flags, infos)
     assert len(str(caught.value)) < 400, "without the observations"
-    with pytest.raises(ValueError, match=r"one for each environment \(n_envs=4\), got 1 of them"):
+    with pytest.raises(ValueError, match=r"infos .*\(n_envs=4\), got 1$"):
         buffer.add(obs, obs, numbers, numbers, flags, [infos])
     single = CompressedReplayBuffer(8, space, buttons, "cpu", handle_timeout_termination=False)
     with pytest.raises(ValueError, match="pass n_envs=4 to the buffer"):
@@ -114,7 +114,7 @@ def test_infos_of_a_her_buffer_are_validated_where_it_reads_them(infos: Any) -> 
     for options in ({"handle_timeout_termination": True}, {"copy_info_dict": True}):
         kwargs: Any = {"handle_timeout_termination": False, **options}
         buffer = CompressedHerReplayBuffer(8, env.observation_space, env.action_space, env, "cpu", 2, **kwargs)
-        with pytest.raises(ValueError, match=r"infos must be a list of dicts, one for each environment \(n_envs=2\)"):
+        with pytest.raises(ValueError, match=r"infos .*\(n_envs=2\)"):
             buffer.add(*step, infos)
     neither: Any = CompressedHerReplayBuffer(
         8, env.observation_space, env.action_space, env, "cpu", 2, handle_timeout_termination=False

@@ -128,14 +128,15 @@ def test_follower_of_another_process_sees_complete_states(tmp_path: Path) -> Non
     create(folder).close()
     follower, found = ArrayStore.open(folder), [0]
     with start(FOLLOWED, folder, enough) as process:
-        while process.poll() is None:
-            if follower.refresh():
-                found.append(assert_consistent(follower))
-            store = ArrayStore.open(folder)
-            found.append(assert_consistent(store))
-            store.close()
-            if len({*found}) > 10:
-                enough.touch()
+        try:
+            while process.poll() is None and len({*found}) < 10:
+                if follower.refresh():
+                    found.append(assert_consistent(follower))
+                store = ArrayStore.open(folder)
+                found.append(assert_consistent(store))
+                store.close()
+        finally:
+            enough.touch()
         assert process.stdout is not None
         n_commits = int(process.stdout.read())
     assert process.returncode == 0

@@ -123,12 +123,12 @@ def test_missing_folder_and_missing_log_have_different_errors(writable: bool, tm
     for name in ("1.log", "00000000.log.bak", "00000000.unfinished", "000000000.log"):
         (tmp_path / name).write_bytes(b"")
     assert not has_log(tmp_path)
-    with pytest.raises(StorageError, match=f"{tmp_path} contains no buffer$"):
+    with pytest.raises(StorageError, match=f"{tmp_path} contains no"):
         Log.open(tmp_path, writable=writable)
     assert len([*tmp_path.iterdir()]) == 5, "no file was created or deleted"
     (tmp_path / "buffer").mkdir()
     (tmp_path / "buffer" / "00000000.log").write_bytes(b"")
-    with pytest.raises(StorageError, match=f"{tmp_path} contains no buffer, but its subfolder buffer does"):
+    with pytest.raises(StorageError, match=f"checkpoint of a model and its buffer.* {tmp_path / 'buffer'}$"):
         Log.open(tmp_path, writable=writable)
 
 
