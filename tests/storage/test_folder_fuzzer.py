@@ -12,6 +12,7 @@ import random
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def changed_json(value: Any, random: random.Random) -> Any:
 
     visit(value)
     if not parts or random.random() < 0.02:
-        return random.choice(VALUES)
+        return deepcopy(random.choice(VALUES))  # which later changes may change
     part, key = random.choice(parts)
     way = random.randrange(6)
     if way == 0:
@@ -84,7 +85,7 @@ def changed_json(value: Any, random: random.Random) -> Any:
         at = random.randrange(len(text))
         return (text[:at] + random.choice(["", '"', "{", "[", "NaN", "1e999", "9" * 400]) + text[at + 1 :]).encode()
     else:
-        part[key] = random.choice(VALUES)
+        part[key] = deepcopy(random.choice(VALUES))
     return value
 
 
