@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.common.warning import warn_user
+from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.persistence.buffer_state import is_observation
 from sb3_compressed.persistence.ring_resize import rows_by_age
-from sb3_compressed.samplers.episode_table import EpisodeTable
+from sb3_compressed.persistence.sampler_state import without_sampler
+from sb3_compressed.samplers.episode_table import CURRENT, EpisodeTable
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.manifest import ArraySpec
@@ -55,13 +57,19 @@ class RepairReport:
 
 
 def repair_store(store: DamagedStore) -> RepairReport:
-    """Exclude the damaged transitions of a buffer from its arrays, in memory; warn if there are any."""
-    if not store.problems and store.metadata:
-        check_values(store.values, store.n_ring_rows, f"{store.log.folder}: its values are invalid")
+    """Exclude the damaged transitions of a buffer from its arrays, in memory; warn if there are any.
+
+    :raises CorruptStorage: if the values or the shapes of the arrays are invalid
+    """
+    if store.metadata:
+        invalid = f"{store.log.folder}: its values are invalid"
+        check_values(store.values, store.n_ring_rows, invalid, may_lack=bool(store.problems))
+    if store.metadata and not store.problems:
         store.check_item_counts()
     rewards, values = store.arrays.get("rewards"), store.values
     if rewards is None:  # no save was completed
         return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(store.problems))
+    _check_shapes(store)
     is_damaged = _damaged_transitions(store)
     by_age = rows_by_age(int(values.get("pos", 0)), len(rewards), full=bool(values.get("full", False)))
     n_none = 0
@@ -86,6 +94,20 @@ def repair_store(store: DamagedStore) -> RepairReport:
     if report.problems:
         warn_user(f"{store.log.folder}: {report}")
     return report
+
+
+def _check_shapes(store: DamagedStore) -> None:
+    """Raise if an array does not have an element for each transition.
+
+    :raises CorruptStorage: naming the array
+    """
+    arrays = without_sampler(store.arrays)
+    rows, n_envs = (*arrays["rewards"].shape, 0, 0)[:2]
+    for name in ("rewards", "dones", "timeouts", *arrays):
+        expected = (n_envs,) if name == CURRENT else (rows, n_envs)
+        found = arrays[name].shape if name in arrays else ()
+        if found[: len(expected)] != expected:
+            raise CorruptStorage(f"{store.log.folder}: the shape of {name} must begin with {expected}, got {found}")
 
 
 def _damaged_transitions(store: DamagedStore) -> NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from sb3_compressed.storage.chunks import row_chunks
 if TYPE_CHECKING:
     from sb3_compressed.storage.array_store import Change
 
-__all__ = ["EPISODE_ARRAYS", "EpisodeTable"]
+__all__ = ["CURRENT", "EPISODE_ARRAYS", "EpisodeTable"]
 
 #: The attributes of SB3's hindsight replay, in the order of the fields of :class:`EpisodeTable`.
 EPISODE_ARRAYS = _, LENGTHS, CURRENT = "ep_start", "ep_length", "_current_ep_start"

@@ -93,14 +93,18 @@ def parse_sampler_value(data: object) -> bool | int | float | str | None:
 SAMPLER = {"step": range(-(1 << 63), 1 << 63), "n_written": SIZE, "state": {str: parse_sampler_value}}
 
 
-def check_values(values: Any, rows: int, what: str) -> None:
+def check_values(values: Any, rows: int, what: str, *, may_lack: bool = False) -> None:
     """Raise if the values of a buffer are invalid.
 
     :param rows: rows of its ring
     :param what: as for :func:`~sb3_compressed.storage.json_schema.check`
+    :param may_lack: whether values may be missing, such as those of a damaged commit
     :raises CorruptStorage: with the field
     """
-    check({"pos": range(max(rows, 1)), "full": bool, "streams?": {str: STREAM}}, values, what)
+    position = {"pos": range(max(rows, 1)), "full": bool}
+    if may_lack:
+        position = {f"{key}?": kind for key, kind in position.items()}
+    check({**position, "streams?": {str: STREAM}}, values, what)
 
 
 # -- size limits ------------------------------------------------------------------------------------------------------

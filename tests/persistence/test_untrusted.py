@@ -419,3 +419,26 @@ def test_missing_rows_that_are_declared_written_raise_in_this_process(images: Pa
     crafted.forge(images, many_rows(n), lambda commit: {**commit, "values": {**commit["values"], "full": True}})
     with pytest.raises(CorruptStorage, match=f"{n} rows of observations should be written, but only"):
         load_checkpoint(images, device="cpu", buffer_size=n)
+
+
+def test_a_repair_rejects_arrays_of_another_shape(tmp_path: Path) -> None:
+    crafted.make_folder("hindsight", tmp_path / "buffer")
+
+    def change(manifest: Any) -> Any:
+        manifest["arrays"]["dones"][0] = [crafted.N_ROWS, 0]
+        return manifest
+
+    crafted.forge(tmp_path / "buffer", change)
+    with pytest.raises(CorruptStorage, match="the shape of dones"):
+        load_checkpoint(tmp_path / "buffer", device="cpu", env=None, repair=True)
+
+
+@pytest.mark.parametrize("name", ["pos", "full"])
+def test_a_repair_of_a_damaged_folder_rejects_invalid_values(name: str, images: Path) -> None:
+    crafted.forge(images, change_commit=lambda commit: {**commit, "values": {**commit["values"], name: {}}})
+    path = sorted(images.glob("*.log"))[0]
+    content = bytearray(path.read_bytes())
+    content[-len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptStorage, match=f"its values are invalid: .*{name}"):
+        load_checkpoint(images, device="cpu", repair=True)
