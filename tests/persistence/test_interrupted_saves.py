@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,13 @@ N_INTERRUPTS = 25 if FACTOR is None else 1 << 20
 
 # An interrupted constructor of a file leaves the file to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Collect such files before another test, which does not ignore the warning."""
+    yield
+    gc.collect()
 
 
 def new(**options: Any) -> CompressedReplayBuffer:
