@@ -64,8 +64,8 @@ def repair_store(store: DamagedStore) -> RepairReport:
     if store.metadata:
         invalid = f"{store.log.folder}: its values are invalid"
         check_values(store.values, store.n_ring_rows, invalid, may_lack=bool(store.problems))
-    if store.metadata and not store.problems:
-        store.check_item_counts()
+        if not store.problems:
+            store.check_item_counts()
     rewards, values = store.arrays.get("rewards"), store.values
     if rewards is None:  # no save was completed
         return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(store.problems))

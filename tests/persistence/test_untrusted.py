@@ -442,3 +442,5 @@ def test_a_repair_of_a_damaged_folder_rejects_invalid_values(name: str, images: 
     path.write_bytes(content)
     with pytest.raises(CorruptStorage, match=f"its values are invalid: .*{name}"):
         load_checkpoint(images, device="cpu", repair=True)
+    with pytest.raises(CorruptStorage, match=f"its values are invalid: .*{name}"):
+        crafted.new_buffer("images", storage=images, resume=True, repair=True)
