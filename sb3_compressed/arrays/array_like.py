@@ -87,6 +87,22 @@ class ArrayLike(NDArrayOperatorsMixin):
             return decoded.astype(self.dtype if dtype is None else dtype)
         return decoded
 
+    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+        """Decode everything for another library, as in ``torch.from_dlpack(array)``.
+
+        :param options: those of the protocol, see :meth:`numpy.ndarray.__dlpack__`
+        :raises BufferError: for ``copy=False``, since there is no uncompressed array to refer to
+        :raises MemoryError: if there is not enough memory
+        """
+        if copy is False:
+            raise BufferError(f"a {type(self).__name__} cannot become a tensor without a copy")
+        decoded = self[np.arange(self.shape[0])]  # writable, as libraries expect
+        return decoded.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the device of decoded arrays: main memory, ``kDLCPU`` with the number 0."""
+        return 1, 0
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = (), **kwargs: Any) -> Any:
         """Apply a universal function, or an operator, to the decoded array.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.array_like import ArrayLike
+from sb3_compressed.arrays.assigned_items import encode_assigned, store_assigned
 from sb3_compressed.arrays.batch_pool import Empty, checked_empty
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
@@ -21,9 +23,9 @@ from sb3_compressed.arrays.decoding import LocatedItems
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
 from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameStackDetector, explicit_layout
-from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, selects_all, split_index
+from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, selects_all, slot_numbers, split_index
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.arrays.slot_store import Slot, SlotStore, slots_with_handles
+from sb3_compressed.arrays.slot_store import Slot, SlotStore, accepted_codec, slots_with_handles
 from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.common.threads import validate_num_threads
@@ -31,6 +33,8 @@ from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning
 
 __all__ = ["CompressedArray"]
+
+_allocation_lock = threading.Lock()
 
 
 class CompressedArray(ArrayLike):
@@ -71,6 +75,9 @@ class CompressedArray(ArrayLike):
     :raises ValueError: for an invalid argument
     """
 
+    #: The array that this is a view of.
+    _view_of: CompressedArray | None = None
+
     def __init__(
         self,
         shape: tuple[int, ...],
@@ -105,6 +112,7 @@ class CompressedArray(ArrayLike):
         self._deduplicator: FrameDeduplicator | None = FrameDeduplicator(self._encoder, detector if is_used else None)
         self._changes = ChangeFlags()
         self._set_table(MemorySlotStore(self._encoder.codec), None, (rows, n_envs))
+        self._join_stream()
 
     def _set_table(self, store: SlotStore, table: NDArray[Any] | None, shape: tuple[int, ...] = ()) -> None:
         """Set the store and the table of references.
@@ -309,8 +317,9 @@ class CompressedArray(ArrayLike):
     def __setitem__(self, index: Any, value: Any) -> None:
         """Encode ``value`` into the slots at ``index``; it may broadcast as in NumPy. No reference to it is kept.
 
-        Writing whole rows one at a time is fastest, and shares frames with the previously written row. If the index
-        selects parts of items, these are decoded, changed and encoded again.
+        Items share frames with those of the row before, and with those of the other array of their stream, such as
+        ``next_observations``. Writing many rows at once is fastest. If the index selects parts of items, these are
+        decoded, changed and encoded again.
 
         :raises ValueError: if the shape or a value does not fit; nothing is changed then
         :raises TypeError: if ``value`` is not numeric
@@ -325,18 +334,112 @@ class CompressedArray(ArrayLike):
         selected = self._table[slot_index]
         shape = selected.shape if isinstance(selected, np.ndarray) else ()
         values = self._stored_values(value)
-        slots: list[Slot]
-        if self._deduplicator is not None and _is_row(slot_index):
-            [slots] = self._deduplicator.encode_rows(self._broadcast(values, shape), num_threads=self.num_threads)
-        elif values.ndim <= len(self.item_shape):  # one item for all of them
-            slots = self._encoder.encode(self._broadcast(values, (1,))) * math.prod(shape)
+        row = None if self._deduplicator is None else _row_of(slot_index, self._table.shape)
+        if self._deduplicator is not None and row is not None and not self._continues_own_rows(row):
+            items = self._broadcast(values, shape).reshape(self.shape[1:])
+            [slots] = self._deduplicator.encode_rows(items, num_threads=self.num_threads)
+            references = self._store.write(slots)
+        elif shape and values.ndim <= len(self.item_shape):  # one item for all of them
+            references = self._store.write(self._encoder.encode(self._broadcast(values, (1,))) * math.prod(shape))
         else:
-            items = self._broadcast(values, shape)
-            slots = self._encoder.encode(items.reshape(math.prod(shape), *self.item_shape))
-        references = self._store.write(slots).reshape(shape)
+            items = self._broadcast(values, shape).reshape(math.prod(shape), *self.item_shape)
+            self._allocate()  # views share its memory
+            references = self._encode_assigned(slot_index, items)
+        self._replace_slots(slot_index, references.reshape(shape) if shape else references[0])
+
+    def assign(self, values: Any) -> None:
+        """Copy the values of a whole array, ``array[...] = values``; of one that is compressed equally, its payloads.
+
+        :param values: of the shape of this array; an array-like that is read in parts, such as another
+            ``CompressedArray`` or a data set in a file
+        :raises ValueError: if the shape or a value does not fit; nothing is changed then
+        :raises TypeError: if the values are not numeric
+        """
+        self.encoded_values(values)()
+
+    def encoded_values(self, values: Any) -> Callable[[], None]:
+        """Encode what :meth:`assign` writes, and return a function that writes it."""
+        if tuple(values.shape) != self.shape:
+            raise ValueError(f"cannot assign values of shape {tuple(values.shape)} to an array of shape {self.shape}")
+        if self._deduplicator is None:  # a view
+            return partial(self.__setitem__, ..., np.asarray(values))
+        if isinstance(values, CompressedArray) and values.has_slots_for(self):
+            if self.layout is None and values.layout is not None:
+                self.set_layout(values.layout)
+            references = store_assigned(self, values)
+        else:
+            n_envs = self.shape[1]
+
+            def read_items(positions: NDArray[np.int64]) -> NDArray[Any]:
+                rows = slice(int(positions[0]) // n_envs, int(positions[-1]) // n_envs + 1)
+                return self._stored_values(values[rows]).reshape(len(positions), *self.item_shape)
+
+            references = encode_assigned(self, np.arange(self._table.size), read_items)
+        return partial(self._replace_slots, ..., references.reshape(self._table.shape))
+
+    def _replace_slots(self, index: Any, references: Any) -> None:
         self._allocate()
-        self._changes.mark(slot_index)
-        self._table[slot_index] = references if shape else references[()]
+        self._changes.mark(index)
+        self._table[index] = references
+
+    def _continues_own_rows(self, row: int) -> bool:
+        """Return whether rows of this array are assigned one after the other, and not in turn with the other array's.
+
+        An overridden ``add`` assigns a row to each, so that each observation continues the one assigned last. Otherwise
+        the other array may have the same observation in another row, see :func:`.encode_assigned`, which takes three
+        times as long for a single row.
+        """
+        assert self._deduplicator is not None
+        before, self._deduplicator.last_assigned = self._deduplicator.last_assigned, (id(self), row)
+        return before == (id(self), row - 1) and bool(self.others_of_stream())
+
+    def is_of_buffer(self, other: CompressedArray, *, may_flatten: bool) -> bool:
+        """Return whether this array can replace another one of its stream of observations.
+
+        :param may_flatten: whether it may be a view of another shape
+        """
+        if self.shape == other.shape:
+            return self._deduplicator is not None and self._deduplicator is other._deduplicator
+        return may_flatten and self._encoder is other._encoder
+
+    def has_slots_for(self, other: CompressedArray) -> bool:
+        """Return whether the slots of this array can be slots of another one, whose layout may not be known yet."""
+        formats = [(each.item_shape, each.dtype, each.elem_type, accepted_codec(each.codec)) for each in (self, other)]
+        may_take_layout = other.layout is None and other._deduplicator is not None
+        return formats[0] == formats[1] and (may_take_layout or self.layout in (None, other.layout))
+
+    def _encode_assigned(self, slot_index: tuple[Any, ...], items: NDArray[Any]) -> NDArray[Any]:
+        """Return references to new slots for the items at an index, ``(n,)``."""
+        whole = self if self._view_of is None else self._view_of
+        if not len(items):
+            return np.empty(0, self._table.dtype)
+        # A copy of a view, or one of an array that has other slots by now, has no rows of a stream.
+        if whole._deduplicator is None or not np.may_share_memory(self._table, whole._table):
+            return self._store.write(self._encoder.encode(items))
+        numbers = slot_numbers(basic_index(slot_index) or slot_index, self._table, whole._table)
+        return encode_assigned(whole, numbers, lambda positions: items[positions])
+
+    def encode_assigned_steps(self, steps: NDArray[Any], previous: list[Slot]) -> list[list[Slot]]:
+        """Encode observations that follow each other; see :meth:`.FrameDeduplicator.encode_assigned_steps`."""
+        assert self._deduplicator is not None
+        return self._deduplicator.encode_assigned_steps(steps, previous)
+
+    def others_of_stream(self) -> list[CompressedArray]:
+        """Return the other arrays of the same stream of observations, in the same store, that were written to."""
+        if self._deduplicator is None:
+            return []
+        others = [array for array in self._deduplicator.arrays.values() if array is not self]
+        kind = self.shape, self._table.dtype  # references to slots in memory are objects, others are addresses
+        return [array for array in others if (array.shape, array._table.dtype) == kind and array._table.flags.writeable]
+
+    def stored_items(self, references: NDArray[Any]) -> NDArray[Any]:
+        """Decode slots to items ``(n, *item_shape)`` in the dtype that they are stored in.
+
+        :raises CorruptPayload: if a payload is damaged; ``index`` is its position
+        """
+        out = np.empty((len(references), *self.item_shape), self.elem_type)
+        self._located(references, out, lambda position: (position,)).decode()
+        return out
 
     def validated_row(self, value: Any) -> NDArray[Any]:
         """Return observations of all environments in the shape and dtype that they are stored in.
@@ -448,7 +551,9 @@ class CompressedArray(ArrayLike):
         For arrays of the same stream of observations, such as ``observations`` and ``next_observations``, or
         consecutive rollouts. They use the same codec and frame layout objects.
         """
-        return self._with_table(None)
+        array = self._with_table(None)
+        array._join_stream()
+        return array
 
     def resized(self, n_rows: int, kept: NDArray[np.int64]) -> CompressedArray:
         """Return an array of another number of rows for the same observations, to replace this one.
@@ -458,6 +563,7 @@ class CompressedArray(ArrayLike):
         """
         array = self._with_table(self._store.new_table((n_rows, *self._table.shape[1:])))
         array._table[: len(kept)] = self._table[kept]
+        array._join_stream()
         return array
 
     # -- for other processes ---------------------------------------------------------------------------------
@@ -576,20 +682,27 @@ class CompressedArray(ArrayLike):
     def _allocate(self) -> None:
         """Replace the placeholder of an unwritten table."""
         if not self._table.flags.writeable:
-            self._table = self._store.new_table(self._table.shape)
+            with _allocation_lock:  # what another thread writes to the table must not be lost
+                if not self._table.flags.writeable:
+                    self._table = self._store.new_table(self._table.shape)
 
     def _view(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> CompressedArray:
         self._allocate()
         view = self._with_table(change(self._table))
         view._deduplicator = None  # its rows need not be those of the stream of observations
         view._changes = ViewChangeFlags(self._changes, change)
+        view._view_of = self if self._view_of is None else self._view_of
         return view
 
     def _with_table(self, table: NDArray[Any] | None) -> CompressedArray:
         other = CompressedArray.__new__(type(self))
-        other.__dict__.update(self.__dict__, _changes=ChangeFlags())
+        other.__dict__.update(self.__dict__, _changes=ChangeFlags(), _view_of=None)
         other._set_table(self._store, table, self._table.shape)
         return other
+
+    def _join_stream(self) -> None:
+        if self._deduplicator is not None:
+            self._deduplicator.arrays[id(self)] = self
 
     __copy__ = copy
 
@@ -599,6 +712,7 @@ class CompressedArray(ArrayLike):
         memo[id(self)] = other
         other._encoder = copy.deepcopy(self._encoder, memo)
         other._deduplicator = copy.deepcopy(self._deduplicator, memo)
+        other._join_stream()
         is_written = self._table.flags.writeable
         other._set_table(
             MemorySlotStore(other.codec), self.slots_at(slice(None)) if is_written else None, self._table.shape
@@ -611,12 +725,14 @@ class CompressedArray(ArrayLike):
         is_written = (self._table != self._store.unwritten).any(axis=tuple(range(1, self._table.ndim)))
         n_written = int(np.flatnonzero(is_written)[-1]) + 1 if is_written.any() else 0
         table = self._table.shape, self.slots_at(slice(n_written))
-        return {**self.__dict__, "_store": None, "_table": table, "_changes": None}  # copies are in memory
+        # Copies are in memory, and no views.
+        return {**self.__dict__, "_store": None, "_table": table, "_changes": None, "_view_of": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         shape, written = state["_table"]
         self.__dict__.update(state, itemsize=state["dtype"].itemsize, _changes=ChangeFlags())
         self._set_table(MemorySlotStore(self.codec), None, shape)
+        self._join_stream()
         if len(written):
             self._allocate()
             slots = slots_with_handles(written.reshape(-1).tolist())
@@ -633,7 +749,14 @@ def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:
     return np.can_cast(wide, narrow, "safe") and not (wide.kind in "iu" and wide.itemsize == 8 and narrow.kind == "f")
 
 
-def _is_row(slot_index: tuple[Any, ...]) -> bool:
-    """Return whether an index selects one whole row: ``array[3]``, ``array[3, :]``."""
+def _row_of(slot_index: tuple[Any, ...], shape: tuple[int, ...]) -> int | None:
+    """Return the row that an index selects, ``array[3]``, ``array[3, :]``, of one environment also ``array[3, 0]``.
+
+    :param shape: ``(rows, n_envs)``
+    :return: ``None`` if the index selects anything else
+    """
     row, *rest = slot_index or (None,)
-    return isinstance(row, int | np.integer) and not isinstance(row, bool) and all(map(selects_all, rest))
+    if not isinstance(row, int | np.integer) or isinstance(row, bool):
+        return None
+    is_whole = all(selects_all(part) or (shape[1] == 1 and type(part) is int and part == 0) for part in rest)
+    return int(row) % shape[0] if is_whole and -shape[0] <= row < shape[0] else None

@@ -94,7 +94,7 @@ def decode(
         return
     frames = np.empty(shape, out.dtype)
     _decode_frames(batch, frames, num_threads)
-    piece = layout.channels * out.itemsize
+    piece = layout.piece * out.itemsize
     payload_kernels().interleave_frames(output_bytes(frames, len(frames)), piece, output_bytes(out, len(out)))
 
 

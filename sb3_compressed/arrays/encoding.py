@@ -77,19 +77,25 @@ class FrameEncoder:
     def join(self, new: Sequence[bytes], previous: Slot = None) -> Slot:
         """Return the slot of an item of which some frames were just encoded.
 
-        :param new: payloads of its newest frames
+        :param new: payloads of its newest frames, in the order of the stack
         :param previous: the slot of the previous item, whose newest frames are the oldest of this one; ignored if all
             frames are new
         """
         n_frames, n_new = self.n_frames, len(new)
         handle = self.handle
+        is_reversed = self.layout is not None and self.layout.newest_first
         if handle is None:
             if self.layout is None:
                 return new[0]
-            return (*previous[n_new:], *new) if n_new < n_frames else tuple(new)  # type: ignore[index]
+            if n_new == n_frames:
+                return tuple(new)
+            return (*new, *previous[: n_frames - n_new]) if is_reversed else (*previous[n_new:], *new)  # type: ignore[index]
         if n_new == n_frames:
             return (handle, *new)
         handles, payloads = unpack_slot(previous)
+        if is_reversed:
+            n_old = n_frames - n_new
+            return pack_slot([*[handle] * n_new, *handles[:n_old]], [*new, *payloads[:n_old]])
         return pack_slot([*handles[n_new:], *[handle] * n_new], [*payloads[n_new:], *new])
 
     def encode(self, items: NDArray[Any]) -> list[Slot]:

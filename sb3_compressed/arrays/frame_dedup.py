@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +26,9 @@ from sb3_compressed.codecs.codec import UINT8
 from sb3_compressed.common.warning import warn_user
 
 __all__ = ["FrameDeduplicator"]
+
+#: Attributes that copies and pickles do not share.
+NOT_COPIED = {"arrays", "last_assigned", "_lock"}
 
 
 class FrameDeduplicator:
@@ -51,6 +57,12 @@ class FrameDeduplicator:
         self.budget: TimeBudget | None = None
         self._last_slots: list[Slot] = []  # of the last row, one of each environment
         self._previous: PreviousRow | None = None  # its observations
+        #: Acquired while rows are encoded: one thread may assign observations while another one adds.
+        self._lock = threading.RLock()
+        #: The arrays of the stream by their ids. It does not keep them alive: they refer to this object.
+        self.arrays: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        #: The array to which a row was assigned last, by its id, and the row.
+        self.last_assigned = (0, 0)
 
     def encode_rows(self, *rows: NDArray[Any], num_threads: int = 1, n_steps: int = 1) -> list[list[Slot]]:
         """Encode the next observation of every environment, or the next two, such as ``obs`` and ``next_obs``.
@@ -61,6 +73,10 @@ class FrameDeduplicator:
         :return: for each row of each step the slots of its environments
         :raises Exception: what the codec's training raised, once; these rows can be encoded again
         """
+        with self._lock:
+            return self._encode_rows(rows, num_threads, n_steps)
+
+    def _encode_rows(self, rows: Sequence[NDArray[Any]], num_threads: int, n_steps: int) -> list[list[Slot]]:
         first, encoder = rows[0], self.encoder
         if len(rows) > 1 and (self._detector is not None or rows[1].strides != first.strides):
             n_envs = len(first) // n_steps
@@ -87,6 +103,38 @@ class FrameDeduplicator:
         previous.is_valid = True  # only now: whatever interrupts this, no row is valid without its payloads
         if encoder.handle is not None:  # the codec is trainable
             self._trainer.observe(encoder, frames, payloads, in_background=num_threads > 1, budget=self.budget)
+        return slots
+
+    def encode_assigned_steps(self, steps: NDArray[Any], previous: list[Slot]) -> list[list[Slot]]:
+        """Encode observations that are assigned to rows of an array; the next :meth:`encode_rows` continues as before.
+
+        The codec trains in this call, since many more frames would come until another thread has trained it.
+
+        :param steps: observations that follow each other, ``(n_steps, n, *item_shape)``
+        :param previous: the slots of the row before them, ``n`` or none
+        :return: for each step its slots
+        :raises Exception: what the codec's training raised, once
+        """
+        with self._lock:
+            return self._encode_assigned_steps(steps, previous)
+
+    def _encode_assigned_steps(self, steps: NDArray[Any], previous: list[Slot]) -> list[list[Slot]]:
+        n_steps, width, *item_shape = steps.shape
+        before = self._last_slots, self._previous, self.encoder.layout
+        is_continued = all(slot_n_frames(slot) == self.encoder.n_frames for slot in previous)
+        self._last_slots, self._previous = previous if is_continued else [], None
+        n_pairs = n_steps // 2
+        slots: list[list[Slot]] = []
+        try:
+            if n_pairs:
+                pairs = [steps[row : 2 * n_pairs : 2].reshape(n_pairs * width, *item_shape) for row in (0, 1)]
+                slots += self.encode_rows(*pairs, n_steps=n_pairs)
+            if n_steps % 2:
+                slots += self.encode_rows(steps[-1])
+        finally:
+            last_slots, last_row, layout = before
+            is_unchanged = layout is self.encoder.layout  # otherwise they are those of whole items
+            self._last_slots, self._previous = (last_slots, last_row) if is_unchanged else ([], None)
         return slots
 
     @property
@@ -124,8 +172,10 @@ class FrameDeduplicator:
         """
         counts = n_new.tolist()
         encoder, last = self.encoder, self._last_slots
-        handle = encoder.handle
-        size = 1 + (1 if encoder.layout is None else encoder.layout.n_frames)
+        layout = encoder.layout
+        # With the newest frame first, slots are joined by the encoder alone: such stacks are rare.
+        handle = None if layout is not None and layout.newest_first else encoder.handle
+        size = 1 + (1 if layout is None else layout.n_frames)
         if len(payloads) == len(last) == counts[-1].count(1):  # nearly always: one each, in the last row
             newest: list[Slot] = []
             for slot, payload in zip(last, payloads):  # they are of one length
@@ -175,7 +225,9 @@ class FrameDeduplicator:
                     self.set_layout(layout)
                     return
                 self._detector = None
-                if not detector.explains(explicit):
+                if layout == replace(explicit, newest_first=True):
+                    self.set_layout(layout)  # which decodes in the same way
+                elif not detector.explains(explicit):
                     warn_user(
                         f"frames do not repeat with frame_stack={explicit.n_frames}, so each observation is stored "
                         f"whole: these observations are stacks of {layout.n_frames} frames along axis {layout.axis}. "
@@ -183,15 +235,22 @@ class FrameDeduplicator:
                     )
         if detector.is_done:
             self._detector = None
+            if (found := detector.strided_stack) is not None:
+                layout, lag = found
+                warn_user(
+                    f"each frame is stored {layout.n_frames} times, since these observations are stacks of frames that "
+                    f"are {lag} steps apart: stack consecutive ones to store each frame once"
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         # The payloads contain the same as the previous row; the buffer sets a time budget.
-        left_out = {"_previous": None, "_unchosen": None, "budget": None}
-        return {**self.__dict__, **left_out, "was_chosen": self.choice is not None}
+        left_out = {"_previous": None, "_unchosen": None, "budget": None, "was_chosen": self.choice is not None}
+        return {name: value for name, value in {**self.__dict__, **left_out}.items() if name not in NOT_COPIED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         was_chosen = state.pop("was_chosen", False)  # pickles of version 0.2 lack it, and the two others
         self.__dict__.update({"_unchosen": None, "budget": None, **state})
+        self.__dict__.update(arrays=WeakValueDictionary(), last_assigned=(0, 0), _lock=threading.RLock())
         self._last_slots = [*map(with_handles, self._last_slots)]
         if was_chosen and isinstance(self.encoder.codec, TrainableCodec):
             self.encoder.set_codec(self.encoder.codec.unchosen())
@@ -201,7 +260,7 @@ class FrameDeduplicator:
         # "searches" and "lessons" are the names in stored buffers.
         return {
             "layout": layout_to_state(self.encoder.layout),
-            "searches": self._detector is not None and self.encoder.layout is None,
+            "searches": self._detector is not None,
             "lessons": self._trainer.to_data(),
         }
 
@@ -257,7 +316,8 @@ class PreviousRow:
                 self._piece, self._axes = layout.channels * items.itemsize, last
                 frame_axes = self._axes if layout.channels > 1 else frame_axes
         else:
-            self._piece = layout.channels * items.itemsize
+            self._piece = layout.piece * items.itemsize
+        self._newest_first = layout is not None and layout.newest_first
         self._is_contiguous = items.transpose(self._axes).flags.c_contiguous
         self._masks = masks_of_older_frames(n_frames, self._piece)
         self.items = _empty_in_order(items.shape, items.dtype, self._axes)
@@ -273,7 +333,7 @@ class PreviousRow:
         :param rows: of the strides of this one, ``(n_steps * n_envs, *item_shape)`` each
         :param n_steps: steps that follow each other; more than 1 for two rows only
         :return: the number of new frames of each observation, ``(n_rows * n_steps, n_envs)``, and these frames, those
-            of an environment together, the oldest first, ``(n, *frame_shape)``; the memory of both is reused
+            of an environment together, in the order of the stack, ``(n, *frame_shape)``; the memory of both is reused
         """
         n_rows = len(rows) * n_steps
         if n_steps == 1:
@@ -294,8 +354,8 @@ class PreviousRow:
             flat = items.ravel("K") if is_in_order else items.transpose(self._axes).ravel()
             views.append(flat if self._dtype == UINT8 else flat.view(UINT8))
         n_frames = self._take_new_frames(
-            n_rows, views[0], views[-1], self._rows, self._n_frames, self._piece, self._masks, was_valid,
-            n_new, frame_rows,
+            n_rows, views[0], views[-1], self._rows, self._n_frames, self._piece, self._masks,
+            self._newest_first, was_valid, n_new, frame_rows,
         )  # fmt: skip
         return n_new[:n_rows], frames[:n_frames]
 

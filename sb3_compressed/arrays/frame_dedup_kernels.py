@@ -86,7 +86,10 @@ def continues(
     return True
 
 
-@kernel(INT, INT, READ_BYTES, READ_BYTES, BYTE_ROWS, INT, INT, READ_WORD_ROWS, types.boolean, INT_ROWS, BYTE_ROWS)
+@kernel(
+    INT, INT, READ_BYTES, READ_BYTES, BYTE_ROWS, INT, INT, READ_WORD_ROWS,
+    types.boolean, types.boolean, INT_ROWS, BYTE_ROWS,
+)  # fmt: skip
 def take_new_frames(
     n_rows: int,
     first: NDArray[np.uint8],
@@ -95,6 +98,7 @@ def take_new_frames(
     n_frames: int,
     piece: int,
     masks: NDArray[np.uint64],
+    newest_first: bool,
     is_valid: bool,
     n_new: NDArray[np.int64],
     frames: NDArray[np.uint8],
@@ -112,9 +116,10 @@ def take_new_frames(
     :param n_frames: frames of an observation
     :param piece: contiguous bytes of one frame
     :param masks: what :func:`masks_of_older_frames` returns
+    :param newest_first: whether the newest frame is the first one of an observation, not the last one
     :param is_valid: whether there are previous observations
     :param n_new: receives the number of new frames, ``(n_rows, n_envs)`` or more rows
-    :param frames: receives the new frames, those of an environment together, the oldest first;
+    :param frames: receives the new frames, those of an environment together, those of an observation in its order;
         ``(n_rows * n_envs * n_frames, frame_nbytes)`` or more
     :return: the number of new frames
     """
@@ -132,14 +137,17 @@ def take_new_frames(
             if item == before:  # the same memory, as of frames[1:] and frames[:-1]
                 n_new[row, env] = 0
                 continue
-            while shift < n_frames and not continues(item, before, item_nbytes, piece, n_frames, shift, masks):
+            # With the newest frame first, an observation is continued as the one before is otherwise.
+            later, earlier = (before, item) if newest_first else (item, before)
+            while shift < n_frames and not continues(later, earlier, item_nbytes, piece, n_frames, shift, masks):
                 shift += 1
             n_new[row, env] = shift
             is_continued = True
             if shift == 0:
                 continue
             new = (second if row % 2 else first)[begin:end]
-            for frame in range(n_frames - shift, n_frames):
+            first_new = 0 if newest_first else n_frames - shift
+            for frame in range(first_new, first_new + shift):
                 take_frame(new, frame, n_frames, piece, frames[written])
                 written += 1
             before = item

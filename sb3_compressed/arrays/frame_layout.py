@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ __all__ = [
     "FrameStack",
     "FrameStackDetector",
     "explicit_layout",
+    "follows",
     "layout_from_state",
     "possible_layouts",
     "validate_n_frames",
@@ -28,19 +29,22 @@ FrameStack = int | Literal["auto"] | None
 
 @dataclass(frozen=True)
 class FrameLayout:
-    """A stack of equal frames along one axis of an item, the oldest first.
+    """A stack of equal frames along one axis of an item.
 
     >>> FrameLayout((84, 84, 12), axis=-1, n_frames=4).frame_shape  # four RGB frames, channel-last
     (84, 84, 3)
 
     :param item_shape: shape of one observation
-    :param axis: the axis that holds the frames: 0 (channel-first, vectors) or -1 (channel-last)
+    :param axis: the axis that holds the frames: 0 (channel-first, vectors), -1 (channel-last), or one in between
     :param n_frames: number of frames; it divides the length of the axis
+    :param newest_first: whether the newest frame is the first one of a stack, not the last one. It matters only for
+        which frames of an observation are new: slots have the payloads of all frames in the order of the axis
     """
 
     item_shape: tuple[int, ...]
-    axis: Literal[0, -1]
+    axis: int
     n_frames: int
+    newest_first: bool = False
 
     @property
     def length(self) -> int:
@@ -59,43 +63,53 @@ class FrameLayout:
         shape[self.axis] = self.channels
         return tuple(shape)
 
+    @property
+    def piece(self) -> int:
+        """Contiguous elements of one frame in an item; those of the other frames follow."""
+        return self.channels * math.prod(self.item_shape[self.axis :][1:])
+
     def split(self, items: NDArray[Any]) -> NDArray[Any]:
         """View items ``(n, *item_shape)`` as frames ``(n, n_frames, *frame_shape)``."""
-        if self.axis == 0:
-            return items.reshape(len(items), self.n_frames, *self.frame_shape)
-        stacked = items.reshape(*items.shape[:-1], self.n_frames, self.channels)
-        return np.moveaxis(stacked, -2, 1)
+        axis = 1 + self.axis % len(self.item_shape)
+        stacked = items.reshape(*items.shape[:axis], self.n_frames, self.channels, *items.shape[axis + 1 :])
+        return np.moveaxis(stacked, axis, 1)
 
 
 def layout_to_state(layout: FrameLayout | None) -> list[int] | None:
     """Return a layout for JSON."""
-    return None if layout is None else [layout.axis, layout.n_frames]
+    if layout is None:
+        return None
+    return [layout.axis, layout.n_frames, *[1] * layout.newest_first]  # two numbers up to version 0.3
 
 
-def layout_from_state(item_shape: tuple[int, ...], axis: int, n_frames: int) -> FrameLayout:
+def layout_from_state(item_shape: tuple[int, ...], axis: int, n_frames: int, newest_first: int = 0) -> FrameLayout:
     """Return the layout of which :func:`layout_to_state` returned these numbers.
 
     :raises ValueError: if items of this shape cannot have it
     """
-    for layout in (explicit_layout(item_shape, n_frames), *possible_layouts(item_shape)):
-        if layout is not None and (layout.axis, layout.n_frames) == (axis, n_frames):
-            return layout
+    layouts = [*possible_layouts(item_shape)]
+    if not any(layout.n_frames == n_frames for layout in layouts):  # of more frames than are detected
+        layouts = [layout for layout in [explicit_layout(item_shape, n_frames)] if layout is not None]
+    for layout in layouts:
+        if (layout.axis, layout.n_frames) == (axis, n_frames):
+            return replace(layout, newest_first=bool(newest_first))
     raise ValueError(f"items of shape {item_shape} are not {n_frames} frames along axis {axis}")
 
 
 def explicit_layout(item_shape: tuple[int, ...], n_frames: int) -> FrameLayout | None:
     """Return the layout of a stack with a number of frames that the user chose; ``None`` for one frame.
 
-    Of the first and the last axis, it is the shorter one that ``n_frames`` divides: the channels of an image are
-    fewer than its rows and columns.
+    Of the first and the last axis, and of those in between that have this length, it is the shortest one that
+    ``n_frames`` divides: the channels of an image are fewer than its rows and columns.
 
     :raises ValueError: if ``n_frames`` divides neither
     """
     validate_n_frames(n_frames)
     if n_frames == 1:
         return None
-    axes: list[Literal[0, -1]] = [0, -1]
-    fitting = [axis for axis in axes if item_shape and item_shape[axis] and item_shape[axis] % n_frames == 0]
+    # A stack of images may have an axis of its own.
+    inner = [axis for axis in range(1, len(item_shape) - 1) if len(item_shape) > 3 and item_shape[axis] == n_frames]
+    fitting = [axis for axis in (0, -1, *inner) if item_shape and item_shape[axis] and item_shape[axis] % n_frames == 0]
     if not fitting:
         raise ValueError(
             f"frame_stack={n_frames} divides neither the first nor the last axis of observations of shape "
@@ -114,11 +128,11 @@ class FrameStackDetector:
     """Detects the layout of a frame stack from consecutive observations, or that there is none.
 
     At each step at which observations change, each possible layout either explains all the new ones (their older frames
-    are the newer ones of those before) or does not. A layout is chosen once it has explained :data:`EVIDENCE` more
-    steps than it failed to, and more than any other. A step counts once for all environments, since a coincidence in
-    one, as on a dark screen, is likely in the others. After :data:`PATIENCE` steps the best one with enough evidence is
-    chosen, otherwise none. Episode ends are failures for all and are few. A wrong result costs bytes, never
-    correctness.
+    are the newer ones of those before) or does not. Stacks may have the newest frame last or first. A layout is chosen
+    once it has explained :data:`EVIDENCE` more steps than it failed to, and more than any other. A step counts once for
+    all environments, since a coincidence in one, as on a dark screen, is likely in the others. After :data:`PATIENCE`
+    steps the best one with enough evidence is chosen, otherwise none. Episode ends are failures for all and are few. A
+    wrong result costs bytes, never correctness.
     """
 
     #: Number of steps by which a layout must be ahead.
@@ -127,11 +141,24 @@ class FrameStackDetector:
     PATIENCE = 64
     #: More frames than in practice. Without a limit, each row of a scrolling image would pass for a frame.
     MAX_FRAMES = 16
+    #: Stacks of every second frame, every third, ..., up to this one, are recognized, for a warning.
+    MAX_LAG = 4
+    #: The most channels and frames of such stacks.
+    MAX_CHANNELS, MAX_STRIDED_FRAMES = 4, 8
 
     def __init__(self, item_shape: tuple[int, ...]) -> None:
         self.n_steps = 0
         self.candidates = list(possible_layouts(item_shape, self.MAX_FRAMES))
         self._score: Counter[FrameLayout] = Counter()
+        #: Observations before the last ones, and the scores of layouts that would explain these by them.
+        self._older: list[NDArray[np.uint8]] = []
+        self._lag_score: Counter[tuple[FrameLayout, int]] = Counter()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_older", "_lag_score")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _older=[], _lag_score=Counter())
 
     @property
     def is_done(self) -> bool:
@@ -150,12 +177,33 @@ class FrameStackDetector:
             return None
         self.n_steps += 1
         for layout in self.candidates:
-            self._score[layout] += 1 if all(_follows(layout, old, new) for old, new in changed) else -1
+            self._score[layout] += 1 if all(follows(layout, old, new) for old, new in changed) else -1
+        if max(self._score.values()) <= 0:
+            self._compare_with_older(before, after)
         # Ties go to the shorter axis, then to smaller frames.
         ranking = sorted(self.candidates, key=lambda layout: (-self._score[layout], layout.length, -layout.n_frames))
         best, *others = ranking
         is_ahead = not others or self._score[best] > self._score[others[0]]
         return best if self._score[best] >= self.EVIDENCE and (is_ahead or self.is_done) else None
+
+    def _compare_with_older(self, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> None:
+        self._older = [earlier for earlier in self._older if len(earlier) == len(after)]  # the same environments
+        for layout in self.candidates:
+            # Strips of a scrolling image would pass for more and larger frames.
+            if layout.channels > self.MAX_CHANNELS or layout.n_frames > self.MAX_STRIDED_FRAMES:
+                continue
+            for lag, earlier in enumerate(self._older, 2):
+                explains = all(follows(layout, old, new) for old, new in zip(earlier, after, strict=True))
+                self._lag_score[layout, lag] += 1 if explains else -1
+        self._older = [before.copy(), *self._older][: self.MAX_LAG - 1]
+
+    @property
+    def strided_stack(self) -> tuple[FrameLayout, int] | None:
+        """A layout of every second frame, or third, ..., and that number; ``None`` if none was found."""
+        for (layout, lag), score in self._lag_score.most_common(1):
+            if score >= self.EVIDENCE:
+                return layout, lag
+        return None
 
     def explains(self, layout: FrameLayout) -> bool:
         """Return whether a layout has explained more steps than it failed to."""
@@ -166,15 +214,22 @@ def possible_layouts(
     item_shape: tuple[int, ...], max_frames: int = FrameStackDetector.MAX_FRAMES
 ) -> Iterator[FrameLayout]:
     """Yield every layout of such items."""
-    axes: tuple[Literal[0, -1], ...] = (0, -1) if len(item_shape) > 1 else (0,) if item_shape else ()
-    for axis in axes if math.prod(item_shape) else ():
-        for n_frames in range(2, max_frames + 1):
-            if item_shape[axis] % n_frames == 0:
-                yield FrameLayout(item_shape, axis, n_frames)
+    n_axes = len(item_shape)
+    axes = (0, -1) if n_axes > 1 else (0,) if n_axes else ()
+    layouts = [(axis, n_frames) for axis in axes for n_frames in range(2, max_frames + 1)]
+    if n_axes > 3:  # stacks of whole images, in an axis of their own
+        layouts += [(axis, item_shape[axis]) for axis in range(1, n_axes - 1) if 1 < item_shape[axis] <= max_frames]
+    for axis, n_frames in layouts if math.prod(item_shape) else ():
+        if item_shape[axis] % n_frames == 0:
+            yield FrameLayout(item_shape, axis, n_frames)
+            yield FrameLayout(item_shape, axis, n_frames, newest_first=True)
 
 
-def _follows(layout: FrameLayout, old: NDArray[np.uint8], new: NDArray[np.uint8]) -> bool:
+def follows(layout: FrameLayout, old: NDArray[np.uint8], new: NDArray[np.uint8]) -> bool:
     """Return whether ``new`` is ``old`` without its oldest frame and with one added, both with a byte axis."""
-    axis = 0 if layout.axis == 0 else -2  # the last axis holds the bytes
+    axis = layout.axis % len(layout.item_shape)  # the last axis holds the bytes
     old, new = np.moveaxis(old, axis, 0), np.moveaxis(new, axis, 0)
-    return np.array_equal(old[layout.channels :], new[: -layout.channels])
+    if layout.newest_first:
+        old, new = new, old
+    older, newer = old[layout.channels :], new[: -layout.channels]
+    return np.array_equal(older[0], newer[0]) and np.array_equal(older, newer)  # mostly, the first part differs

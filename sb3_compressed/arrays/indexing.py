@@ -6,8 +6,9 @@ import operator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["basic_index", "has_ellipsis", "selects_all", "split_index"]
+__all__ = ["basic_index", "has_ellipsis", "selects_all", "slot_numbers", "split_index"]
 
 WHOLE = slice(None)
 
@@ -72,6 +73,48 @@ def basic_index(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:
         except TypeError:
             return None
     return tuple(basic)
+
+
+def slot_numbers(index: tuple[Any, ...], table: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the flat indices in a table of the slots that an index selects in a view of it, ``(n,)``.
+
+    It takes as long as the index is large, not as the table is.
+
+    >>> table = np.zeros((5, 2))
+    >>> slot_numbers((slice(3, None), 1), table, table)
+    array([7, 9])
+    >>> slot_numbers((1, [3, 4]), table.swapaxes(0, 1), table)
+    array([7, 9])
+
+    :param index: a valid index
+    :param table: the view, or the table itself
+    :param whole: the table, C-contiguous
+    """
+    begin = (table.__array_interface__["data"][0] - whole.__array_interface__["data"][0]) // whole.itemsize
+    steps = [stride // whole.itemsize for stride in table.strides]
+    parts = [np.asarray(part) if isinstance(part, list) else part for part in index]
+    parts += [WHOLE] * (table.ndim - len(parts))
+    n_arrays = sum(isinstance(part, np.ndarray) for part in parts)
+    is_usual = all(isinstance(part, int | slice) or (isinstance(part, np.ndarray) and part.ndim == 1) for part in parts)
+    numbers: Any
+    if is_usual and len(parts) == table.ndim <= 2:
+        along = [_positions(*axis) * step for *axis, step in zip(parts, table.shape, steps, strict=True)]
+        numbers = np.add.outer(along[0], along[-1]) if n_arrays < len(parts) == 2 else sum(along)
+    else:
+        numbers = sum(np.ix_(*[np.arange(length) * step for length, step in zip(table.shape, steps, strict=True)]))
+        numbers = numbers[index]
+    result: NDArray[np.int64] = np.reshape(begin + numbers, -1)
+    return result
+
+
+def _positions(part: Any, length: int) -> NDArray[np.int64]:
+    """Return the positions that a part of an index selects on an axis of a length."""
+    if isinstance(part, slice):
+        return np.arange(*part.indices(length))
+    if isinstance(part, np.ndarray) and part.dtype == bool:
+        return np.flatnonzero(part)
+    positions = np.asarray(part, np.int64)
+    return np.where(positions < 0, positions + length, positions)
 
 
 def selects_all(part: Any) -> bool:

@@ -119,7 +119,8 @@ class _Reading:
         """Return the frames of observations, ``None`` if they are not consecutive frames."""
         array = self.array
         layout = array._encoder.layout if isinstance(array, CompressedArray) else None
-        if layout is None or not (layout.axis == 0 or layout.channels == 1) or not self.is_consecutive():
+        is_strided = layout is not None and (layout.axis == 0 or (layout.axis == -1 and layout.channels == 1))
+        if layout is None or not is_strided or not self.is_consecutive():
             return None
         from sb3_compressed.arrays.sequence_kernels import align_frames, n_different_frames
 

@@ -29,7 +29,7 @@ Slot = bytes | tuple[Any, ...] | None
 """One encoded item.
 
 - ``bytes``: the payload of a whole item;
-- a tuple: the payloads of its frames, the oldest first. With a trainable codec, the handle of each codec
+- a tuple: the payloads of its frames, in the order of the stack. With a trainable codec, the handle of each codec
   precedes the payloads that it wrote: ``(handle, p0, p1, p2, p3)``, or ``(older, p0, p1, newer, p2, p3)`` just after
   the codec was trained. A handle and one payload encode a whole item;
 - ``None``: not written yet.

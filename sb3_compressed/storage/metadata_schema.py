@@ -18,7 +18,7 @@ import numpy as np
 from sb3_compressed.codecs.config import abbreviate, dtype_from_text
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage.files import nbytes_on_disk
-from sb3_compressed.storage.json_schema import check, optional, parse
+from sb3_compressed.storage.json_schema import check, parse
 from sb3_compressed.storage.spaces import SIZE, parse_argument, parse_scalar, parse_space, space_nbytes
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
 
 def parse_array_spec(data: object) -> Any:
     """Return shape, dtype, whether the elements are addresses, and whether there is a row per step."""
-    return parse(([SIZE, range(1, 33)], dtype_from_text, bool, bool), data)
+    return parse(([SIZE, range(1, MAX_AXES + 1)], dtype_from_text, bool, bool), data)
 
 
 def parse_segment_ids(data: object) -> dict[int, int]:
@@ -51,6 +51,8 @@ def parse_segment_ids(data: object) -> dict[int, int]:
     return {int(number): int(segment_id, 16) for number, segment_id in ids.items()}
 
 
+#: The most axes of an array.
+MAX_AXES = 32
 #: An address in a log: the number of a segment, at most eight digits, and an offset of 32 bits.
 ADDRESS = range(1, 10**8 << 32)
 COMMIT_SCHEMA = {"values?": dict, "codecs?": {str: ADDRESS}}
@@ -71,8 +73,20 @@ METADATA = {
     "action_space": parse_space,
     "arguments": {str: parse_argument},
 }
+
+
+def parse_layout(data: object) -> object:
+    """Return the axis of the frames and their number, and 1 if the newest is the first; ``None`` for no layout.
+
+    :raises ValueError: if it is something else
+    """
+    numbers = (range(-1, MAX_AXES), range(2, 2**31 + 1))
+    is_reversed = isinstance(data, list) and len(data) == 3
+    return None if data is None else parse((*numbers, range(1, 2)) if is_reversed else numbers, data)
+
+
 STREAM = {
-    "layout?": optional((range(-1, 1), range(2, 2**31 + 1))),  # the axis of the frames, and their number
+    "layout?": parse_layout,
     "searches?": bool,
     "lessons?": {"interval": SIZE, "learned_nbytes": float},
 }

@@ -149,3 +149,27 @@ def test_an_array_of_one_element_has_its_truth_value() -> None:
     assert not array
     array[0] = 1
     assert array
+
+
+TENSORS: dict[str, Any] = {"from_dlpack": th.utils.dlpack.from_dlpack, "as_tensor": th.as_tensor, "asarray": th.asarray}
+
+
+@pytest.mark.parametrize("way", TENSORS)
+@pytest.mark.parametrize("dtype", ["u1", "f4", "i8"])
+def test_tensors_are_decoded_at_once(way: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    array, plain = (arrays[0] for arrays in pair_of(dtype=dtype))
+    monkeypatch.setattr(CompressedArray, "__len__", lambda self: pytest.fail("converted element by element"))
+    monkeypatch.setattr(CompressedArray, "__iter__", lambda self: pytest.fail("converted element by element"))
+    tensor = TENSORS[way](array)
+    assert tensor.dtype == th.from_numpy(plain).dtype
+    assert np.array_equal(tensor.numpy(), plain)
+    tensor += 1  # it has memory of its own
+    assert np.array_equal(array, plain)
+
+
+def test_numpy_imports_it_as_any_other_library_does() -> None:
+    array, plain = (arrays[0] for arrays in pair_of())
+    assert np.array_equal(np.from_dlpack(array), plain)
+    assert array.__dlpack_device__() == plain.__dlpack_device__()
+    with pytest.raises(BufferError, match="without a copy"):
+        array.__dlpack__(copy=False)

@@ -54,7 +54,9 @@ INVALID_VALUES: list[tuple[dict[str, Any], str]] = [
         for stream, message in (
             ([], "streams.screen must be an object"),
             ({"layout": 4}, "streams.screen.layout: it must be a list of 2 items"),
-            ({"layout": [1, 4]}, r"streams.screen.layout: \[0\] must be an integer from -1 to 0"),
+            ({"layout": [40, 4]}, r"streams.screen.layout: \[0\] must be an integer from -1 to 31"),
+            ({"layout": [0, 4, 2]}, r"streams.screen.layout: \[2\] must be an integer from 1 to 1"),
+            ({"layout": [0, 4, 1, 1]}, "streams.screen.layout: it must be a list of 2 items"),
             ({"layout": [0, 1]}, r"streams.screen.layout: \[1\] must be an integer from 2"),
             ({"layout": [0, 2**62]}, r"streams.screen.layout: \[1\] must be an integer"),
             ({"searches": 1}, "streams.screen.searches must be true or false"),

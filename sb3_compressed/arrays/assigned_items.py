@@ -1,0 +1,217 @@
+"""``encode_assigned``: encodes observations that are assigned by index, so that they share frames as in ``add``.
+
+``add`` encodes one step after the other. Data sets are assigned instead: ``observations[:n] = ...``, then
+``next_observations[:n] = ...``, or all rows of one environment. The next observation of a row is mostly the observation
+of the following one, which is stored already, and other observations continue that of the row before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.frame_layout import FrameLayout, follows
+from sb3_compressed.arrays.slot_store import Slot, are_equal_slots
+
+if TYPE_CHECKING:
+    from sb3_compressed.arrays.compressed_array import CompressedArray
+
+__all__ = ["encode_assigned", "store_assigned"]
+
+#: The most bytes of observations that are encoded in one call, and the most steps.
+CHUNK_NBYTES, CHUNK_STEPS = 4_000_000, 64
+#: Rows whose slots are stored in one call.
+ROWS_PER_WRITE = 256
+
+
+def encode_assigned(
+    array: CompressedArray, numbers: NDArray[np.int64], read_items: Callable[[NDArray[np.int64]], NDArray[Any]]
+) -> NDArray[Any]:
+    """Encode observations for their slots in an array, which does not change.
+
+    :param array: the array ``(rows, n_envs, *item_shape)``, not a view of one
+    :param numbers: the flat indices of their slots, ``row * n_envs + env``, ``(n,)``
+    :param read_items: returns the observations at some positions from 0 to ``n - 1``, in the dtype that is stored
+    :return: references to slots, ``(n,)``
+    :raises Exception: if a codec raises
+    """
+    references = np.empty(len(numbers), array.slots.dtype)
+    for positions in _streams(numbers, array.shape[1]) if len(numbers) else ():
+        _encode_stream(array, numbers, positions, read_items, references)
+    return references
+
+
+def store_assigned(array: CompressedArray, source: CompressedArray) -> NDArray[Any]:
+    """Store the slots of another array for an array of the same shape, which does not change.
+
+    :param source: an array with the same codec and layout
+    :return: references to slots, ``(n,)``
+    :raises CorruptPayload: if one is damaged
+    :raises OSError: if they cannot be written
+    """
+    n_rows, n_envs = array.shape[:2]
+    references = np.empty(n_rows * n_envs, array.slots.dtype)
+    for first in range(0, n_rows, ROWS_PER_WRITE):
+        slots = source.slots_at(slice(first, first + ROWS_PER_WRITE)).reshape(-1)
+        numbers = first * n_envs + np.arange(len(slots))
+        found, is_found = np.empty(len(slots), array.slots.dtype), np.zeros(len(slots), np.bool_)
+        for neighbors in _neighbors(array, numbers):
+            stored = array.store.load(neighbors)
+            equal = [
+                index
+                for index, (slot, other) in enumerate(zip(slots, stored, strict=True))
+                if other is not None and are_equal_slots(slot, other)
+            ]
+            found[equal], is_found[equal] = neighbors[equal], True
+        found[~is_found] = array.store.write([*slots[~is_found]])
+        references[numbers] = found
+    return references
+
+
+def _streams(numbers: NDArray[np.int64], n_envs: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the positions of observations that follow each other, ``(n_steps, n_streams)``.
+
+    These are whole rows, or if only some environments are assigned, the rows of each of them.
+    """
+    order = np.argsort(numbers, kind="stable")
+    is_whole = len(numbers) % n_envs == 0
+    if is_whole:
+        rows = numbers[order].reshape(-1, n_envs)
+        first = rows[:, :1]
+        is_whole = bool((rows == first + np.arange(n_envs)).all() and (first % n_envs == 0).all())
+    if is_whole:
+        yield order.reshape(-1, n_envs)
+        return
+    envs = numbers[order] % n_envs
+    for env in np.unique(envs):
+        yield order[envs == env][:, np.newaxis]
+
+
+def _encode_stream(
+    array: CompressedArray,
+    numbers: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    read_items: Callable[[NDArray[np.int64]], NDArray[Any]],
+    references: NDArray[Any],
+) -> None:
+    """Encode the observations at some positions, and write the references to their slots there.
+
+    :param positions: ``(n_steps, n_streams)``
+    :param references: ``(n,)``
+    """
+    width = positions.shape[1]
+    step_nbytes = max(width * math.prod(array.item_shape) * array.elem_type.itemsize, 1)
+    max_steps = min(max(CHUNK_NBYTES // step_nbytes, 1), CHUNK_STEPS)
+    previous = _slots_before(array, numbers[positions[0]])
+    for begin in range(0, len(positions), max_steps):
+        chunk = positions[begin : begin + max_steps]
+        at = chunk.reshape(-1)
+        items = read_items(at)
+        found, is_found = _shared_slots(array, numbers[at], items)
+        steps = items.reshape(*chunk.shape, *array.item_shape)
+        is_new = np.logical_not(is_found.reshape(chunk.shape).all(axis=1))
+        same_row = _same_row_of_other(array, numbers[chunk], steps, is_new)
+        edges = {*(np.flatnonzero(np.diff(is_new)) + 1).tolist(), *same_row} - {0}
+        for run in np.split(np.arange(len(chunk)), sorted(edges)):
+            first = int(run[0])
+            if is_new[first]:
+                if first in same_row:
+                    previous = same_row[first]
+                elif first:  # it continues what was found
+                    previous = [*array.store.load(found[(first - 1) * width : first * width])]
+                slots = array.encode_assigned_steps(steps[first : run[-1] + 1], previous)
+                previous = slots[-1]
+                encoded = array.store.write([slot for step in slots for slot in step])
+                part = slice(first * width, (run[-1] + 1) * width)
+                found[part] = np.where(is_found[part], found[part], encoded)
+        if not is_new[-1]:
+            previous = [*array.store.load(found[-width:])]
+        references[at] = found
+
+
+def _same_row_of_other(
+    array: CompressedArray, numbers: NDArray[np.int64], steps: NDArray[Any], is_new: NDArray[np.bool_]
+) -> dict[int, list[Slot]]:
+    """Return the slots that the other array of a stream has in the same row, for steps that continue only these.
+
+    That is so at the ends of episodes, and in data sets of transitions in any order.
+
+    :param numbers: flat indices of slots, ``(n_steps, n_streams)``
+    :param steps: observations, ``(n_steps, n_streams, *item_shape)``
+    :param is_new: which steps are encoded, ``(n_steps,)``
+    """
+    slots: dict[int, list[Slot]] = {}
+    layout = array.layout
+    for step in np.flatnonzero(is_new).tolist() if layout is not None else ():
+        if step and _continues(layout, steps[step - 1], steps[step]):
+            continue
+        for other in array.others_of_stream():
+            references = other.slots.reshape(-1)[numbers[step]]
+            if (references == array.store.unwritten).any():
+                continue
+            if _continues(layout, array.stored_items(references), steps[step]):
+                slots[step] = [*array.store.load(references)]
+    return slots
+
+
+def _continues(layout: FrameLayout | None, before: NDArray[Any], after: NDArray[Any]) -> bool:
+    """Return whether observations continue others, ``(n_streams, *item_shape)`` each."""
+    return layout is not None and all(
+        follows(layout, old, new) for old, new in zip(_with_byte_axis(before), _with_byte_axis(after), strict=True)
+    )
+
+
+def _with_byte_axis(items: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(items)[..., np.newaxis].view(np.uint8)
+
+
+def _slots_before(array: CompressedArray, numbers: NDArray[np.int64]) -> list[Slot]:
+    """Return the slots of the row before some slots of one row, empty if one was not written."""
+    n_envs = array.shape[1]
+    if numbers[0] < n_envs or not array.slots.flags.writeable:
+        return []
+    references = array.slots.reshape(-1)[numbers - n_envs]
+    return [] if (references == array.store.unwritten).any() else [*array.store.load(references)]
+
+
+def _shared_slots(
+    array: CompressedArray, numbers: NDArray[np.int64], items: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Find observations in the other array of their stream.
+
+    :param numbers: the flat indices of their slots, ``(n,)``
+    :param items: ``(n, *item_shape)``
+    :return: references to the slots that were found, ``(n,)``, and for which observations, ``(n,)``
+    """
+    found = np.empty(len(numbers), array.slots.dtype)
+    is_found = np.zeros(len(numbers), np.bool_)
+    rows = _as_bytes(items)
+    for neighbors in _neighbors(array, numbers):
+        candidates = np.flatnonzero(~is_found & (neighbors != array.store.unwritten))
+        if len(candidates):
+            stored = _as_bytes(array.stored_items(neighbors[candidates]))
+            equal = candidates[(stored == rows[candidates]).all(axis=1)]
+            found[equal], is_found[equal] = neighbors[equal], True
+    return found, is_found
+
+
+def _neighbors(array: CompressedArray, numbers: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+    """Yield references to slots of the other array of a stream that may have the same observations.
+
+    The next observation of a row is the observation of the following row, unless an episode ends.
+
+    :param numbers: flat indices of slots, ``(n,)``
+    """
+    for other in array.others_of_stream():
+        for offset in (1, -1):
+            yield other.slots.reshape(-1)[(numbers + offset * array.shape[1]) % array.slots.size]
+
+
+def _as_bytes(items: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return items as rows of bytes, so that NaN equals itself."""
+    rows = np.ascontiguousarray(items).reshape(len(items), -1)
+    return rows.view(np.uint8) if rows.size else np.empty((len(items), 0), np.uint8)

@@ -1,0 +1,81 @@
+"""``assigned_arrays``: what the assignment of whole arrays does, ``buffer.observations = values``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.cast import cast_values
+from sb3_compressed.arrays.compressed_array import CompressedArray
+
+__all__ = ["assign_values", "assigned_arrays"]
+
+
+def assigned_arrays(
+    current: Mapping[str, Any],
+    values: Mapping[str, Any],
+    unwritten: Mapping[str, CompressedArray],
+    *,
+    may_flatten: bool = False,
+) -> dict[str, Any]:
+    """Return the arrays of a buffer after an assignment to their names.
+
+    Values are copied to compressed arrays, unless they are another array of the same buffer, as where observations and
+    next observations are exchanged. Plain arrays are replaced, as in SB3.
+
+    :param current: the arrays by their names, which messages contain
+    :param values: what is assigned to each
+    :param unwritten: for each name of a compressed array an unwritten one, for the case that the current one was
+        released or has another shape
+    :param may_flatten: whether a view of another shape may replace an array, as in ``get`` of SB3's rollout buffers
+    :raises ValueError: if a shape or a value does not fit; all arrays are then as they were
+    :raises TypeError: if values are not numeric; likewise
+    """
+    arrays = dict(values)
+    for name, array in unwritten.items():
+        own, value = current.get(name), values[name]
+        if isinstance(value, CompressedArray) and value.is_of_buffer(array, may_flatten=may_flatten):
+            continue
+        has_shape = isinstance(own, CompressedArray) and own.shape == tuple(getattr(value, "shape", array.shape))
+        arrays[name] = own if has_shape else array.new_sharing_frames()
+    copied = {name: array for name, array in arrays.items() if array is not values[name]}
+    assign_values(copied, values)
+    return arrays
+
+
+def assign_values(arrays: Mapping[str, CompressedArray | NDArray[Any]], values: Mapping[str, Any]) -> None:
+    """Copy values to arrays, whatever they are in: ndarrays, tensors, lists, compressed arrays, data sets in files.
+
+    :param arrays: the arrays by their names, which messages contain
+    :param values: the values for each, of its shape; an array-like that can be sliced is read in parts
+    :raises ValueError: if a shape or a value does not fit; all arrays are then as they were
+    :raises TypeError: if values are not numeric; likewise
+    """
+    for write in [_encoded(array, values[name], name) for name, array in arrays.items()]:
+        write()
+
+
+def _encoded(array: CompressedArray | NDArray[Any], values: Any, name: str) -> Callable[[], None]:
+    """Return a function that writes values to an array, after everything that may fail."""
+    try:
+        if not hasattr(values, "shape") or not hasattr(values, "__getitem__"):
+            values = np.asarray(values)
+        if tuple(values.shape) != array.shape:
+            raise ValueError(
+                f"it has the shape {array.shape}, and cannot be replaced by values of shape {tuple(values.shape)}; "
+                f"create a buffer of another size, add them by extend, or assign to a part: {name}[rows] = values"
+            )
+        with np.errstate(over="raise"):
+            if isinstance(array, CompressedArray):
+                return array.encoded_values(values)
+            cast = np.array(cast_values(np.asarray(values), array.dtype))  # a copy: arrays may be exchanged
+    except FloatingPointError as error:
+        raise ValueError(f"{name}: a value is too large for an array of dtype {array.dtype}") from error
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from error
+    return lambda: np.copyto(array, cast)
