@@ -36,7 +36,9 @@ def parent_signature(cls: type, mixin: type) -> inspect.Signature:
     for base in cls.__mro__[cls.__mro__.index(mixin) + 1 :]:
         if "__init__" not in vars(base):
             continue
+        known = {parameter.name for parameter in (*positional, *keyword_only)}
         parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
+        parameters = [parameter for parameter in parameters if parameter.name not in known]
         positional += [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
         keyword_only += [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

@@ -4,8 +4,7 @@ A compressed buffer is its SB3 counterpart with a :class:`~sb3_compressed.arrays
 observations, and short methods of its own that write a step and read a batch. Normalization, and drawing rows without a
 sampler or prefetching, are SB3's code. This file
 
-- constructs the buffer without SB3's allocation: the parent gets a placeholder observation space, whose parts have no
-  elements, and the real space and arrays are set afterwards;
+- constructs the buffer without SB3's allocation (:mod:`.allocation`), and replaces its arrays of observations;
 - encodes and writes observations;
 - creates tensors on the memory of decoded observations, without a copy;
 - applies the two options for what is returned, ``output_dtype`` and ``normalize_images``.
@@ -15,6 +14,7 @@ sampler or prefetching, are SB3's code. This file
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -35,6 +35,7 @@ from sb3_compressed.arrays.codec_choice import Choice
 from sb3_compressed.arrays.frame_layout import FrameStack
 from sb3_compressed.arrays.loop_timing import LoopTiming
 from sb3_compressed.arrays.time_budget import TimeBudget
+from sb3_compressed.buffers.allocation import ActionArray, ObservationShape
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
     merge_codec_kwargs,
@@ -43,8 +44,10 @@ from sb3_compressed.buffers.arguments import (
     takes_dicts,
 )
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
-from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays
+from sb3_compressed.buffers.array_formats import Formats, formats_of
+from sb3_compressed.buffers.compression_plan import plan_arrays
 from sb3_compressed.buffers.memory_statistics import statistics_of
+from sb3_compressed.buffers.number_attribute import NumberAttribute
 from sb3_compressed.buffers.output_format import OutputDtype, output_tensors
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
@@ -110,8 +113,12 @@ class CompressedBuffer(BaseBuffer):
     :raises ObservationSpaceError: if the class is for Dict spaces and the space is not one, or the other way round
     """
 
-    obs_shape: Any
-    actions: NDArray[Any]
+    #: The formats of the arrays that the constructor has created.
+    _formats: Formats
+    obs_shape: Any = ObservationShape()
+    pos: int = NumberAttribute(int)  # type: ignore[assignment]
+    full: bool = NumberAttribute(bool)  # type: ignore[assignment]
+    actions: NDArray[Any] = ActionArray()  # type: ignore[assignment]
     rewards: NDArray[np.float32]
     observations: Any = ArrayAttribute()
     next_observations: Any = ArrayAttribute()
@@ -127,6 +134,8 @@ class CompressedBuffer(BaseBuffer):
         super().__init_subclass__(**kwargs)
         cls._is_from_this_package = cls.__module__.startswith(f"{__package__}.")
         _require_reimplemented(cls)
+        if "__init__" in vars(cls):
+            cls.__init__ = _recording_formats(cls.__init__)  # type: ignore[method-assign]
         own = list(inspect.signature(cls.__init__).parameters.values())[1:]
         if "__init__" not in vars(cls):
             # What help() and editors show: the parent's arguments, then the options.
@@ -175,25 +184,25 @@ class CompressedBuffer(BaseBuffer):
         )
         #: For each key with compressed observations, an unwritten array that its arrays are created from.
         self._new_arrays: dict[Key, CompressedArray] = {}
-        arguments = self._adapt_arguments(arguments)
-        super().__init__(**{**arguments, "observation_space": placeholder_space(space, self._plans)})
-        self._placeholder_shape = self.obs_shape
-        self.observation_space = space
-        self.obs_shape = get_obs_shape(space)
+        self._construct_parent(self._adapt_arguments(arguments))
         self._batch_pool = BatchPool(self._n_batches_in_memory)
-        self._install_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
         self._set_sampler(sampler)
         self._set_prefetch(prefetch)
         self._open_storage(storage, storage_mode)
         self._set_time_budgets()
+        self._formats = formats_of(self)
         if not on_disk:
             self._warn_of_memory()
 
     def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments for the parent's constructor."""
         return arguments
+
+    def _construct_parent(self, arguments: dict[str, Any]) -> None:
+        """Call the constructor of the parent class."""
+        super().__init__(**arguments)
 
     def _open_storage(self, storage: Any, mode: StorageMode) -> None:
         """Store compressed observations as the options select: in memory or in a folder.
@@ -221,22 +230,27 @@ class CompressedBuffer(BaseBuffer):
 
     # -- arrays ----------------------------------------------------------------------------------------------
 
-    def _install_arrays(self) -> None:
-        """Replace the arrays that the parent created for the placeholder space."""
-        for name in ("observations", "next_observations"):
-            placeholder = self.__dict__.get(name)
-            if isinstance(placeholder, dict):
-                arrays = {key: self._array_for(key, part) for key, part in placeholder.items()}
-                self.__dict__[name] = ArrayDict(arrays)
-            elif placeholder is not None:
-                self.__dict__[name] = self._array_for(None, placeholder)
+    #: Whether arrays of observations become flat, as in ``get`` of rollout buffers.
+    _may_flatten: ClassVar[bool] = False
+    #: The attributes with observations that SB3's class has.
+    _observation_attributes: ClassVar[tuple[str, ...]] = ("observations",)
 
-    def _array_for(self, key: Key, placeholder: np.ndarray[Any, Any]) -> Any:
+    def _install_arrays(self) -> None:
+        """Replace the arrays without elements that the parent has created."""
+        for name in self._observation_attributes:
+            arrays = self.__dict__.get(name)
+            if isinstance(arrays, dict):
+                arrays = {key: self._array_for(key, part) for key, part in arrays.items()}
+                self.__dict__[name] = ArrayDict(arrays, self._new_arrays, may_flatten=self._may_flatten)
+            elif arrays is not None:
+                self.__dict__[name] = self._array_for(None, arrays)
+
+    def _array_for(self, key: Key, given: Any) -> Any:
         """Return the array of one key, which shares frames with all other ones of the key."""
-        if key not in self._plans:
-            return placeholder
+        if key not in self._plans or isinstance(given, CompressedArray):
+            return given
         if key not in self._new_arrays:
-            (rows, n_envs), dtype = placeholder.shape[:2], placeholder.dtype
+            (rows, n_envs), dtype = given.shape[:2], given.dtype
             self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, dtype, num_threads=self.num_threads)
         return self._new_arrays[key].new_sharing_frames()
 
@@ -347,6 +361,9 @@ class CompressedBuffer(BaseBuffer):
             parent(state)
         else:
             vars(self).update(state)
+        self.pos, self.full = self.pos, self.full  # of other kinds in pickles of version 0.3
+        if "_formats" not in state:
+            self._formats = formats_of(self)
         self._set_time_budgets()
 
     # -- adding ----------------------------------------------------------------------------------------------
@@ -409,7 +426,7 @@ class CompressedBuffer(BaseBuffer):
         for number, (arrays, row) in enumerate(rows):
             parts = (
                 [(arrays, encoded)]
-                if type(arrays) is not ArrayDict
+                if not isinstance(arrays, dict)
                 else [(arrays[key], encoded[key]) for key in encoded]
             )
             for array, values in parts:
@@ -455,6 +472,17 @@ class CompressedBuffer(BaseBuffer):
         )
         names = [name for name in ("observations", "next_observations") if hasattr(samples, name)]
         return samples._replace(**{name: convert(getattr(samples, name)) for name in names})
+
+
+def _recording_formats(constructor: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor that records the formats of a buffer's arrays, after those of its parents have."""
+
+    @functools.wraps(constructor)
+    def construct(self: CompressedBuffer, *args: Any, **kwargs: Any) -> None:
+        constructor(self, *args, **kwargs)
+        self._formats = formats_of(self)
+
+    return construct
 
 
 def to_tensor(array: NDArray[Any]) -> th.Tensor:

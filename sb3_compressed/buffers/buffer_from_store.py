@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sb3_compressed.buffers.array_formats import formats_of
 from sb3_compressed.buffers.mixed_checkpoint import is_mixed
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
@@ -109,6 +110,7 @@ def buffer_from_store(
         buffer = _construct(cls, store, stored, given)
         checkpoint = load_into(buffer, store)
         buffer._set_time_budgets()  # of a buffer with this content
+        buffer._formats = formats_of(buffer)  # some may be those of arrays that a user assigned
         if isinstance(store, DamagedStore) and report is not None:
             report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
         buffer.repair_report = report

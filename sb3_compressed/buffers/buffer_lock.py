@@ -10,12 +10,20 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from typing import Any
 from weakref import WeakValueDictionary
 
 # Imported first, so that its fork handlers run after those below: a thread that samples waits for threads that decode.
 import sb3_compressed.common.threads  # noqa: F401
 
 __all__ = ["new_lock"]
+
+
+class BufferLock(type(threading.RLock())):  # type: ignore[misc]  # threading.RLock is a function
+    """A reentrant lock of a buffer. A copy is another lock, since users pickle and copy the ``__dict__`` of buffers."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return new_lock, ()
 
 
 #: All locks of this process, by their ids. Unlike in a set, other threads may add locks while they are listed.
@@ -34,7 +42,7 @@ _forking = _Forking()
 
 def new_lock() -> threading.RLock:
     """Return a lock for a buffer."""
-    lock = threading.RLock()
+    lock: threading.RLock = BufferLock()
     _locks[id(lock)] = lock
     return lock
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CodecError
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 
-__all__ = ["CompressionPlan", "placeholder_space", "plan_arrays"]
+__all__ = ["CompressionPlan", "plan_arrays"]
 
 #: Smaller items take about as much memory compressed as not, and are slower to read: Python's overhead for a slot and
 #: its payload is about 130 bytes, and sharing next observations saves half at most.
@@ -162,20 +162,6 @@ def _codec_and_share(method: str | Codec, codec_kwargs: Mapping[str, Any]) -> tu
             f"0.02 for 2%; got {budget!r}"
         )
     return get_codec(method), float(budget)
-
-
-def placeholder_space(space: spaces.Space[Any], keys: Collection[Key]) -> spaces.Space[Any]:
-    """Return a space of the same dtypes in which the parts of these keys have no elements."""
-    if isinstance(space, spaces.Dict):
-        # From a list, since gymnasium sorts the keys of a dict, and batches have them in the order of the space.
-        return spaces.Dict([(key, _placeholder(part) if key in keys else part) for key, part in space.spaces.items()])
-    return _placeholder(space) if None in keys else space
-
-
-def _placeholder(space: spaces.Space[Any]) -> spaces.Box:
-    dtype = space_dtype(space)
-    nothing = np.zeros((0,), dtype=dtype)
-    return spaces.Box(nothing, nothing, dtype=dtype.type)
 
 
 def _is_large(space: spaces.Space[Any]) -> bool:

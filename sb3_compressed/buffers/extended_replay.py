@@ -90,6 +90,7 @@ class ExtendedReplay(StoredReplay):
             self._loop_timing.add(self.n_envs)
             if storage is not None:  # before anything is written
                 storage.wait_to_write("added")
+                storage.take_replaced_arrays(self)
             if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read them otherwise
                 validate_infos(infos, self.n_envs)
             kinds = kinds_of_step(obs, next_obs, action, reward, done)

@@ -14,6 +14,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.buffers.allocation import begin_allocation
 from sb3_compressed.buffers.base import Methods, to_tensor
 from sb3_compressed.buffers.buffer_lock import new_lock
 from sb3_compressed.buffers.extended_replay import ExtendedReplay
@@ -63,12 +64,17 @@ class CompressedReplay(Prefetching, ExtendedReplay):
     _predicted_batch: PredictedBatch | None = None
 
     _items_per_sample = 2  # with next observations
+    _observation_attributes = ("observations", "next_observations")
 
     def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         handles_timeouts = arguments.get("handle_timeout_termination", True)
         if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
             return {**arguments, "optimize_memory_usage": False}
         return arguments
+
+    def _construct_parent(self, arguments: dict[str, Any]) -> None:
+        begin_allocation(self)
+        super()._construct_parent(arguments)
 
     def _set_prefetch(self, n_batches: int) -> None:
         validate_integer("prefetch", n_batches, 0)

@@ -12,6 +12,7 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers.allocation import begin_allocation, end_allocation
 from sb3_compressed.buffers.array_attributes import ArrayDict
 from sb3_compressed.buffers.base import CompressedBuffer, Methods
 from sb3_compressed.buffers.batch_ahead import BatchAhead
@@ -42,20 +43,17 @@ class CompressedRollout(CompressedBuffer):
     log_probs: NDArray[np.float32]
     generator_ready: bool
 
+    _may_flatten = True
     _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
 
     def reset(self) -> None:
         """Empty the buffer for the next rollout, as SB3's buffer does."""
-        if "_placeholder_shape" not in self.__dict__:  # called by the parent's constructor, with the placeholder space
-            super().reset()
-            return
-        shape = self.obs_shape
-        self.obs_shape = self._placeholder_shape
+        vars(self).pop("observations", None)  # otherwise what SB3 assigns would be written to them
+        begin_allocation(self)
         try:
             super().reset()
         finally:
-            self.obs_shape = shape
-        self._install_arrays()
+            end_allocation(self)
 
     def add(
         self, obs: Any, action: Any, reward: Any, episode_start: Any, value: Any, log_prob: Any, **kwargs: Any
@@ -195,7 +193,8 @@ class CompressedMinibatches(CompressedRollout):
         """Make one axis of steps and environments, as SB3's ``get`` does."""
         observations = self.__dict__["observations"]
         if isinstance(observations, dict):
-            observations = ArrayDict({key: self.swap_and_flatten(array) for key, array in observations.items()})
+            flat = {key: self.swap_and_flatten(array) for key, array in observations.items()}
+            observations = ArrayDict(flat, self._new_arrays, may_flatten=True)
         else:
             observations = self.swap_and_flatten(observations)
         others = {name: self.swap_and_flatten(self.__dict__[name]) for name in self._flattened}

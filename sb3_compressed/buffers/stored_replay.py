@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from sb3_compressed.buffers.array_formats import restore_formats
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.buffers.sampled_replay import SampledReplay
 from sb3_compressed.common.paths import user_path
@@ -114,11 +115,12 @@ class StoredReplay(SampledReplay):
     def save_checkpoint(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Save the buffer to a folder: all of it the first time, then what changed since.
 
-        Saves are atomic: after a crash, the last complete save is still there.
+        Saves are atomic: after a crash, the last complete save is still there. What could not be loaded is not saved:
+        arrays that were assigned to the buffer, such as ``rewards`` of float64, become those of SB3's dtypes.
 
         :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
         :param overwrite: whether to replace another buffer in the folder
-        :raises StorageError: if the folder contains another buffer or other files
+        :raises StorageError: if the folder contains another buffer or other files, or the buffer could not be loaded
         :raises OSError: if it cannot be written; the folder is as it was
         """
         path = user_path(folder).absolute()
@@ -126,6 +128,7 @@ class StoredReplay(SampledReplay):
             self.flush()
             return
         with self._lock:
+            restore_formats(self)
             self._checkpoints.save(self, path, overwrite=overwrite)
 
     def save_latest(self, folder: str | PathLike[str]) -> None:

@@ -35,6 +35,12 @@ class MethodTimer:
         self._n_calls += 1
         return result
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            "the __dict__ of a buffer cannot be copied or pickled while BufferStatsCallback times its methods: copy or "
+            "pickle the buffer"
+        )
+
     def take(self) -> float | None:
         """Return the mean seconds of a call since the last one of this method, ``None`` without any."""
         mean = self._seconds / self._n_calls if self._n_calls else None

@@ -23,6 +23,7 @@ from sb3_compressed.persistence.buffer_state import is_observation
 from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.persistence.sampler_state import without_sampler
 from sb3_compressed.samplers.episode_table import CURRENT, EpisodeTable
+from sb3_compressed.storage.array_store import check_item_counts
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.manifest import ArraySpec
@@ -65,7 +66,7 @@ def repair_store(store: DamagedStore) -> RepairReport:
         invalid = f"{store.log.folder}: its values are invalid"
         check_values(store.values, store.n_ring_rows, invalid, may_lack=bool(store.problems))
         if not store.problems:
-            store.check_item_counts()
+            check_item_counts(store.log.folder, store.values, store.tables)
     rewards, values = store.arrays.get("rewards"), store.values
     if rewards is None:  # no save was completed
         return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(store.problems))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +12,15 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.spaces import Key
-from sb3_compressed.errors import StorageError
+from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence.sampler_state import sampler_specs
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 from sb3_compressed.samplers.config import sampler_to_config
-from sb3_compressed.samplers.episode_table import EPISODE_ARRAYS
+from sb3_compressed.samplers.episode_table import EPISODE_ARRAYS, EpisodeTable
 from sb3_compressed.samplers.replay_ring import ReplayRing
+from sb3_compressed.storage.json_schema import check
 from sb3_compressed.storage.manifest import ArraySpec
+from sb3_compressed.storage.metadata_schema import METADATA, check_values
 from sb3_compressed.storage.spaces import argument_to_data, space_to_data
 
 if TYPE_CHECKING:
@@ -25,7 +28,10 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "OBSERVATIONS",
+    "array_name",
     "array_specs",
+    "get_array",
     "is_observation",
     "last_arrays",
     "metadata",
@@ -33,6 +39,7 @@ __all__ = [
     "observation_arrays",
     "put_array",
     "raw_observations_nbytes",
+    "require_loadable",
     "streams",
     "values_and_codecs",
 ]
@@ -75,11 +82,26 @@ def is_observation(name: str) -> bool:
     return name.partition("/")[0] == OBSERVATIONS[0]
 
 
+def get_array(buffer: BaseBuffer | ReplayRing, name: str) -> Any:
+    """Return one of a buffer's arrays, or what a user assigned instead; ``None`` if there is nothing."""
+    attribute, _, key = name.partition("/")
+    value = vars(buffer).get(attribute)
+    return value.get(key) if key and isinstance(value, dict) else value
+
+
+def array_name(attribute: str, key: Key) -> str:
+    """Return the name of the array of a key in an attribute."""
+    return attribute if key is None else f"{attribute}/{key}"
+
+
 def put_array(buffer: ReplayRing, name: str, array: NDArray[Any] | CompressedArray) -> None:
     """Replace one of a buffer's arrays."""
     attribute, _, key = name.partition("/")
     if key:
-        dict.__setitem__(getattr(buffer, attribute), key, array)  # an assignment would copy the values
+        arrays = vars(buffer).get(attribute)
+        if not isinstance(arrays, dict):  # a user has released it
+            arrays = vars(buffer)[attribute] = {}
+        dict.__setitem__(arrays, key, array)  # an assignment would copy the values
     else:
         vars(buffer)[attribute] = array
 
@@ -141,6 +163,22 @@ def last_arrays(buffer: ReplayRing) -> dict[str, CompressedArray]:
     arrays = named_arrays(buffer)
     last = {key: arrays[names[-1]] for key, names in streams(buffer).items()}
     return {key: array for key, array in last.items() if isinstance(array, CompressedArray)}
+
+
+def require_loadable(buffer: ReplayRing, folder: Path) -> None:
+    """Raise if a folder with the values and the metadata of a buffer could not be loaded.
+
+    :param folder: the folder that they are about to be written to
+    :raises StorageError: with the value
+    """
+    what = f"nothing was saved to {folder}, since it could not be loaded"
+    try:
+        check(METADATA, metadata(buffer), what)
+        check_values({"pos": int(buffer.pos), "full": bool(buffer.full)}, buffer.buffer_size, what)
+        if (episodes := EpisodeTable.among(vars(buffer))) is not None:
+            episodes.check(buffer.buffer_size, what)
+    except CorruptStorage as error:
+        raise StorageError(str(error)) from error
 
 
 def values_and_codecs(

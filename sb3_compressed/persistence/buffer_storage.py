@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.assignment import assign_values
 from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
@@ -27,7 +28,7 @@ from sb3_compressed.persistence.sampler_state import (
     without_sampler,
 )
 from sb3_compressed.samplers.replay_ring import ReplayRing
-from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change, check_item_counts
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore, move_slots_from_damaged_files, open_damaged
 from sb3_compressed.storage.lock import FolderLock
@@ -102,14 +103,19 @@ class BufferStorage:
         #: The state before the last ``add``.
         self._before = StateBefore([], 0, False, 0, 0)
         # Looked up once, since that takes time and they do not change.
-        self._plain_names = [name for name, spec in store.specs.items() if not spec.is_table and "/" not in name]
         self._row_names = [name for name, spec in store.specs.items() if spec.is_ring]
         self._last_arrays = buffer_state.last_arrays(buffer)
-        arrays = buffer_state.named_arrays(buffer).items()
-        self._compressed = [(name, array) for name, array in arrays if isinstance(array, CompressedArray)]
+        self._arrays = buffer_state.named_arrays(buffer)
+        self._slotted = {name: each for name, each in self._arrays.items() if isinstance(each, CompressedArray)}
         self._checksums = {} if self.is_follower else checksums_of(without_sampler(store.arrays))
         #: Rows of the sampler's arrays that were changed and are not committed.
         self._uncommitted_sampler: list[Change] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            f"the __dict__ of a buffer in {self.folder} cannot be copied or pickled: copy or pickle the buffer, which "
+            "is then in memory, or use save_checkpoint"
+        )
 
     @classmethod
     def open(cls, buffer: ReplayRing, folder: Path, mode: StorageMode) -> tuple[BufferStorage, RepairReport | None]:
@@ -250,8 +256,8 @@ class BufferStorage:
         self._n_joint_rows -= n_rows
 
     def _take_direct_writes(self, buffer: ReplayRing) -> None:
-        self._take_replaced_arrays(buffer)
-        for name, array in self._compressed:
+        self.take_replaced_arrays(buffer)
+        for name, array in self._slotted.items():
             if len(rows := array.take_direct_writes()):
                 self._uncommitted += [(name, int(each), int(each) + 1) for each in rows]
 
@@ -323,7 +329,7 @@ class BufferStorage:
         """
         if self._n_joint_rows is not None:
             return
-        self._take_replaced_arrays(buffer)
+        self.take_replaced_arrays(buffer)
         try:
             # After an interrupted add, changes may be listed twice.
             changes = dict.fromkeys(self._uncommitted)
@@ -333,14 +339,21 @@ class BufferStorage:
             raise
         self._uncommitted = []
 
-    def _take_replaced_arrays(self, buffer: ReplayRing) -> None:
-        """Copy arrays that a user assigned to the buffer, as in ``buffer.rewards = array``, to the stored ones."""
-        for name in self._plain_names:
-            stored, given = self.store.arrays[name], getattr(buffer, name)
-            if given is not stored:
-                stored[...] = given
-                setattr(buffer, name, stored)
-                self._uncommitted.append((name, 0, len(stored)))
+    def take_replaced_arrays(self, buffer: ReplayRing) -> None:
+        """Copy arrays that replaced those of the folder, as after ``buffer.rewards = array``, to these.
+
+        :raises ValueError: if their shape or a value does not fit
+        :raises TypeError: if they are not numeric
+        """
+        given = {name: buffer_state.get_array(buffer, name) for name in self._arrays}
+        replaced = [name for name, own in self._arrays.items() if given[name] is not own]
+        # Users release the memory of observations by None or del; here they take none.
+        copied = {name: self._arrays[name] for name in replaced if given[name] is not None or name not in self._slotted}
+        assign_values(copied, given)
+        for name in replaced:
+            buffer_state.put_array(buffer, name, self._arrays[name])
+            if name not in self._slotted:
+                self._uncommitted.append((name, 0, len(self._arrays[name])))
 
     def _new_rows(self, buffer: ReplayRing) -> list[Change]:
         """Return the rows that were added since the last flush, which may have been written to directly since."""
@@ -361,7 +374,9 @@ class BufferStorage:
         self.wait_to_write("flushed")
         if self.is_in_joint_commit:
             raise StorageError("a block of joint_commit cannot be flushed; flush after it")
-        self._take_replaced_arrays(buffer)
+        self.take_replaced_arrays(buffer)
+        buffer_state.require_loadable(buffer, self.folder)
+        check_item_counts(self.folder, {"pos": buffer.pos, "full": buffer.full}, self.store.tables)
         checksums = checksums_of(without_sampler(self.store.arrays))
         direct_writes = changed_chunks(self.store.arrays, self._checksums, checksums)
         changes = [*self._uncommitted, *self._new_rows(buffer), *direct_writes]

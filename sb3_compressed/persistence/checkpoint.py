@@ -18,7 +18,7 @@ from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
 from sb3_compressed.persistence.vector_slots import slots_of
 from sb3_compressed.samplers.replay_ring import ReplayRing
-from sb3_compressed.storage.array_store import ArrayStore, Change
+from sb3_compressed.storage.array_store import ArrayStore, Change, check_item_counts
 from sb3_compressed.storage.commit_format import rows_of_chunk
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import has_log, log_fingerprint
@@ -42,6 +42,10 @@ class CheckpointHistory:
         self._unrecorded: Mapping[Path, ArrayStore] = {}
         #: The lock of the last save.
         self._lock: FolderLock | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy has no folders. Users pickle and copy the ``__dict__`` of buffers.
+        return CheckpointHistory, ()
 
     def include(self, other: CheckpointHistory) -> None:
         """Include the folders of another history, whose buffer has the content of this one now."""
@@ -175,9 +179,10 @@ class BufferCheckpoint:
 
         :param lock: a lock of the folder, which is acquired and released
         :raises OSError: if it cannot be written; the folder is then as it was, and this checkpoint cannot be used again
-        :raises StorageError: if another process writes or wrote to the folder
+        :raises StorageError: if another process writes or wrote to the folder, or the buffer could not be loaded
         """
         store = self.store
+        buffer_state.require_loadable(buffer, store.log.folder)
         store.acquire(lock)
         try:
             if buffer.bound_sampler is not None:
@@ -189,6 +194,7 @@ class BufferCheckpoint:
             changes = self._save_slots(buffer, chunks)
             values, codecs = buffer_state.values_and_codecs(buffer)
             values |= sampler_values(buffer, store, buffer.pos)
+            check_item_counts(store.log.folder, values, self._tables)
             if self._is_new:
                 specs = buffer_state.array_specs(buffer)
                 store.replace_content(buffer_state.metadata(buffer), specs, self._stored_arrays(), values, codecs)

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.cast import cast_values
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.config import abbreviate
@@ -27,7 +29,7 @@ from sb3_compressed.persistence.sampler_state import (
 from sb3_compressed.persistence.vector_slots import slots_of
 from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.replay_ring import ReplayRing
-from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.array_store import ArrayStore, check_item_counts
 from sb3_compressed.storage.chunks import copy_changed
 from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.json_schema import check
@@ -70,6 +72,7 @@ def load_into(buffer: ReplayRing, store: ArrayStore) -> BufferCheckpoint:
     first_arrays = {key: ours[names[0]] for key, names in streams.items()}
     vectors = {key: array for key, array in first_arrays.items() if not isinstance(array, CompressedArray)}
     layouts = _layouts_of_vectors(store, values, vectors)
+    dtypes = {key: np.dtype(store.metadata["streams"][key]["stored as"]) for key in vectors}
     row_nbytes = max((math.prod(array.shape[1:]) * array.dtype.itemsize for array in vectors.values()), default=1)
     n_rows = max(1, min(LOADED_ROWS, MAX_LOADED_NBYTES // max(row_nbytes, 1)))
     for first in range(0, buffer.buffer_size, n_rows):
@@ -81,7 +84,8 @@ def load_into(buffer: ReplayRing, store: ArrayStore) -> BufferCheckpoint:
             if addresses.any():
                 slots = store.slots.for_codec(codec).load(addresses.reshape(-1)).reshape(addresses.shape)
                 for index, name in enumerate(names):
-                    slots_of(ours[name], layout=layouts.get(key)).put_slots(rows, slots[:, index])
+                    target = slots_of(ours[name], layout=layouts.get(key), stored=dtypes.get(key))
+                    target.put_slots(rows, slots[:, index])
     slotted = {name for names in streams.values() for name in names}
     for name, array in ours.items():
         if name not in slotted:
@@ -90,7 +94,8 @@ def load_into(buffer: ReplayRing, store: ArrayStore) -> BufferCheckpoint:
     store.log.close_segments(keep=[])
     # Plain arrays do not store a layout, without which the slots in the folder could not be read later. What was
     # repaired is not in the folder yet.
-    is_saved = arrays is store.arrays and not layouts and not isinstance(store, DamagedStore)
+    is_cast = any(dtype != vectors[key].dtype for key, dtype in dtypes.items())
+    is_saved = arrays is store.arrays and not layouts and not is_cast and not isinstance(store, DamagedStore)
     return BufferCheckpoint(buffer, store, is_saved=is_saved)
 
 
@@ -136,11 +141,23 @@ def _require_same_kind(store: ArrayStore, buffer: ReplayRing) -> None:
     our_envs, their_envs = (each["arguments"].get("n_envs", 1) for each in (here, stored))
     if our_envs != their_envs:
         raise StorageError(f"n_envs is {their_envs} in the folder and {our_envs} here")
-    if here["streams"] != stored["streams"]:
+    if not _are_compatible(stored["streams"], here["streams"], buffer):
         raise StorageError(
             f"observations are stored {_formats(stored['streams'])} in the folder and would be stored "
             f"{_formats(here['streams'])} here; pass the compression_method and dtypes of the folder"
         )
+
+
+def _are_compatible(
+    stored: Mapping[str, Mapping[str, str]], here: Mapping[str, Mapping[str, str]], buffer: ReplayRing
+) -> bool:
+    """Return whether stored observations can become those of a buffer: those of plain arrays may be cast."""
+    arrays = buffer_state.named_arrays(buffer)
+    names = buffer_state.streams(buffer)
+    return stored.keys() == here.keys() and all(
+        ours == stored[key] or (ours["codec"] == stored[key]["codec"] and isinstance(arrays[names[key][0]], np.ndarray))
+        for key, ours in here.items()
+    )
 
 
 def _formats(streams: Mapping[str, Mapping[str, str]]) -> str:
@@ -166,7 +183,6 @@ def fit_arrays(store: ArrayStore, buffer: ReplayRing) -> tuple[dict[str, Any], d
         _require_same_kind(store, buffer)
     except StorageError as error:
         raise type(error)(f"{store.log.folder}: {error}") from error
-    expected = without_sampler(buffer_state.array_specs(buffer))
     stored, values, old = without_sampler(store.specs), store.values, len(store.arrays.get("actions", ()))
     resized = {
         name: dataclasses.replace(spec, shape=(buffer.buffer_size, *spec.shape[1:]))
@@ -174,19 +190,45 @@ def fit_arrays(store: ArrayStore, buffer: ReplayRing) -> tuple[dict[str, Any], d
         if spec.is_ring and spec.shape[0] == old
     }
     specs = {**stored, **resized}
+    cast = _cast_arrays(store, specs, buffer)
+    expected = without_sampler(buffer_state.array_specs(buffer))
+    specs |= {name: expected[name] for name in cast}
     if specs != expected:
         both = [(name, specs.get(name), expected.get(name)) for name in {**specs, **expected}]
         differences = [f"{name} {_kind(found)} instead of {_kind(ours)}" for name, found, ours in both if found != ours]
         raise StorageError(f"{store.log.folder} does not fit this buffer: it contains {', '.join(differences)}")
     _check_values(store, values, store.arrays, old)
-    store.check_item_counts()
+    check_item_counts(store.log.folder, store.values, store.tables)
+    stored_arrays = {**store.arrays, **cast}
     if old == buffer.buffer_size:
-        return _fit_sampler(store, buffer, store.arrays, values)
+        return _fit_sampler(store, buffer, stored_arrays if cast else store.arrays, values)
     looks_ahead = bool(buffer.optimize_memory_usage)
     ring = RingResize(values["pos"], old, buffer.buffer_size, full=values["full"], looks_ahead=looks_ahead)
     arrays = {name: spec.zeros() for name, spec in specs.items()}
-    ring.copy_arrays(without_sampler(store.arrays), arrays)
+    ring.copy_arrays(without_sampler(stored_arrays), arrays)
     return _fit_sampler(store, buffer, arrays, {**values, "pos": ring.pos, "full": ring.full}, ring)
+
+
+def _cast_arrays(store: ArrayStore, specs: Mapping[str, ArraySpec], buffer: ReplayRing) -> dict[str, NDArray[Any]]:
+    """Return plain arrays of a store that have other dtypes than those of a buffer, in the dtypes of the buffer.
+
+    Where these do not contain all values, the buffer gets an array of the stored dtype instead. Up to version 0.3.0,
+    arrays that a user assigned were saved as they were, ``rewards`` of float64 for example.
+
+    :param specs: those of the store, for the size of the buffer
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, expected in without_sampler(buffer_state.array_specs(buffer)).items():
+        stored = specs.get(name)
+        if stored is None or stored.is_table or stored.dtype == expected.dtype:
+            continue
+        if dataclasses.replace(stored, dtype=expected.dtype) != expected:
+            continue
+        try:
+            arrays[name] = cast_values(store.arrays[name], np.dtype(expected.dtype))
+        except ValueError:
+            buffer_state.put_array(buffer, name, stored.zeros())
+    return arrays
 
 
 def _kind(spec: ArraySpec | None) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.cast import cast_values
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
@@ -39,10 +40,18 @@ class VectorSlots:
     :param array: observations ``(rows, n_envs, *item_shape)``
     :param layout: how the buffer in a folder split items into frames
     :param earlier: earlier items, each mapped to itself; equal items become the same object
+    :param stored: the dtype of items in a folder, ``None`` for that of the array
     """
 
-    def __init__(self, array: NDArray[Any], layout: FrameLayout | None, earlier: dict[bytes, bytes]) -> None:
+    def __init__(
+        self,
+        array: NDArray[Any],
+        layout: FrameLayout | None,
+        earlier: dict[bytes, bytes],
+        stored: np.dtype[Any] | None = None,
+    ) -> None:
         self.array, self.layout, self.earlier = array, layout, earlier
+        self._stored = array.dtype if stored is None else stored
         self._item = np.dtype((np.void, math.prod(array.shape[2:]) * array.dtype.itemsize))
 
     def slots_at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -60,16 +69,22 @@ class VectorSlots:
 
         :param slots: ``(n_rows, n_envs)``; unwritten ones become zeros
         :raises CorruptPayload: if a slot is damaged
+        :raises ValueError: if the dtype of the array does not contain a stored value
         """
         shape, layout = self.array.shape[2:], self.layout
-        items = np.empty((slots.size, *shape), dtype=self.array.dtype)
+        items = np.empty((slots.size, *shape), dtype=self._stored)
         n_frames = 1 if layout is None else layout.n_frames
         decode(MemorySlotStore(get_codec("none")).gather(slots.reshape(-1), n_frames), layout, items)
-        self.array[rows] = items.reshape(*slots.shape, *shape)
+        self.array[rows] = cast_values(items, self.array.dtype).reshape(*slots.shape, *shape)
 
 
-def slots_of(array: Any, layout: FrameLayout | None = None, earlier: dict[bytes, bytes] | None = None) -> Any:
+def slots_of(
+    array: Any,
+    layout: FrameLayout | None = None,
+    earlier: dict[bytes, bytes] | None = None,
+    stored: np.dtype[Any] | None = None,
+) -> Any:
     """Return what reads and writes the slots of an array: a ``CompressedArray`` itself, or a :class:`VectorSlots`."""
     if isinstance(array, CompressedArray):
         return array
-    return VectorSlots(array, layout, {} if earlier is None else earlier)
+    return VectorSlots(array, layout, {} if earlier is None else earlier, stored)

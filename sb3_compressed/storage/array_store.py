@@ -32,7 +32,7 @@ from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALE
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.segment_header import HEADERS_NBYTES
 
-__all__ = ["RING_ROWS", "ArrayStore", "Change"]
+__all__ = ["RING_ROWS", "ArrayStore", "Change", "check_item_counts"]
 
 #: What a user can do about damage.
 REPAIR_ADVICE = "load_checkpoint(..., repair=True) keeps what is not damaged"
@@ -482,20 +482,10 @@ class ArrayStore:
         yield self._manifest_record(live)  # a second copy, in case one is damaged
         yield COMMIT, commit_record({"values": self.values, "codecs": self.codecs})
 
-    def check_item_counts(self) -> None:
-        """Verify that not far fewer items are stored than ``pos`` and ``full`` imply, since readers visit all of these.
-
-        :raises CorruptStorage: if there are fewer; the message contains both numbers
-        """
-        for name, spec in self.specs.items():
-            n_rows = spec.shape[0] if self.values["full"] else self.values["pos"]
-            if not spec.is_table or n_rows * spec.shape[1] <= MAX_MISSING:
-                continue
-            n_written = sum(np.count_nonzero(self.arrays[name][part]) for part in row_chunks(self.arrays[name]))
-            if n_rows * spec.shape[1] - n_written > MAX_MISSING:
-                raise CorruptStorage(
-                    f"{self.log.folder}: {n_rows} rows of {name} should be written, but only {n_written} items are"
-                )
+    @property
+    def tables(self) -> dict[str, NDArray[np.int64]]:
+        """The tables of slots, by name."""
+        return {name: self.arrays[name] for name, spec in self.specs.items() if spec.is_table}
 
     def live_segments(self) -> set[int]:
         """Return the numbers of the segments that tables refer to, or that contain codecs in use."""
@@ -530,3 +520,19 @@ class ArrayStore:
             except OSError as error:  # everything is committed already
                 warn_user(f"{self.log.folder}: opening takes longer, since no final snapshot could be written: {error}")
         self.log.close()
+
+
+def check_item_counts(folder: Path, values: Mapping[str, Any], tables: Mapping[str, NDArray[np.int64]]) -> None:
+    """Verify that not far fewer items are stored than ``pos`` and ``full`` imply, since readers visit all of these.
+
+    :param values: the values of a store in the folder
+    :param tables: its tables of slots by name, ``(rows, n_envs)``
+    :raises CorruptStorage: if there are fewer; the message contains both numbers
+    """
+    for name, table in tables.items():
+        n_rows = len(table) if values["full"] else values["pos"]
+        if n_rows * table.shape[1] <= MAX_MISSING:
+            continue
+        n_written = sum(np.count_nonzero(table[part]) for part in row_chunks(table))
+        if n_rows * table.shape[1] - n_written > MAX_MISSING:
+            raise CorruptStorage(f"{folder}: {n_rows} rows of {name} should be written, but only {n_written} items are")

@@ -211,7 +211,7 @@ def _try_lock(file: FileIO, folder: Path, *, shared: bool = False) -> bool:
             raise NoLocksError(
                 f"the file system of {folder} has no file locks ({error.strerror}), so two processes could write to "
                 "the folder at once; use a folder on a local disk, or mount the file system with locks (NFS: start its "
-                "lock service; Lustre: the mount option flock)"
+                "lock service; Lustre: the mount option flock). See NoLocksError in the FAQ of the documentation"
             ) from error
         raise
     return True

@@ -377,11 +377,11 @@ def test_segments_can_have_any_numbers(images: Path, opener: crafted.Opener) -> 
 
 def test_arrays_that_do_not_fit_the_metadata_raise(images: Path) -> None:
     def change(manifest: Any) -> Any:
-        manifest["arrays"]["rewards"][1] = "<f8"
+        manifest["arrays"]["rewards"][0].append(1)
         return manifest
 
     crafted.forge(images, change)
-    with pytest.raises(StorageError, match=rf"{re.escape(str(images))}.*: it contains rewards <f8 .*instead of <f4"):
+    with pytest.raises(StorageError, match=rf"{re.escape(str(images))}.*: it contains rewards <f4 .*instead of <f4"):
         crafted.new_buffer("images", storage=images, resume=True)
 
 

@@ -1,0 +1,80 @@
+"""Positions are Python's numbers, whatever kind of number a script assigns, as one that it has loaded from a file."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.buffers import ReplayBuffer
+from support import Stream, add_all, assert_same_batch, filled, same_draws
+
+from sb3_compressed import CompressedRolloutBuffer, load_checkpoint, save_checkpoint
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "int64": np.int64,
+    "uint8": np.uint8,
+    "bool_ or int8": lambda number: np.bool_(number) if isinstance(number, bool) else np.int8(number),
+    "0-d array": np.array,
+    "one element": lambda number: np.array([number]),
+    "nested": lambda number: np.array([[number]], np.int32),
+    "tensor": th.tensor,
+    "list": lambda number: [number],
+}
+OPTIONS: list[dict[str, Any]] = [
+    {}, {"sampler": "recent"}, {"sampler": "prioritized"}, {"sampler": "without-replacement"}, {"storage": True},
+    {"storage": True, "sampler": "prioritized"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=json.dumps)
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_is_a_position(kind: str, options: dict[str, Any], stream: Stream, tmp_path: Path) -> None:
+    storage = {"storage": tmp_path / "folder"} if "storage" in options else {}
+    ours, theirs = filled(stream, 20, 30, **{**options, **storage}), filled(stream, 20, 30, ReplayBuffer)
+    for buffer in (ours, theirs):
+        buffer.pos, buffer.full = (15, False) if buffer is theirs else (KINDS[kind](15), KINDS[kind](False))
+    assert (type(ours.pos), type(ours.full)) == (int, bool)
+    ours.sample(4)
+    add_all(stream[-1][20:40], ours, theirs)
+    assert (ours.pos, ours.full) == (theirs.pos, theirs.full) == (5, True)
+    if "sampler" not in options:
+        assert_same_batch(*same_draws(lambda: ours.sample(50), lambda: theirs.sample(50), seed=1))
+    if storage:
+        ours.close()
+    else:
+        save_checkpoint(ours, tmp_path / "folder")
+    loaded = load_checkpoint(tmp_path / "folder", device="cpu")
+    assert (loaded.pos, loaded.full) == (5, True)
+    assert np.array_equal(loaded.observations, theirs.observations)
+
+
+@pytest.mark.parametrize("value", [15.5, 15.0, "15", None, [1, 2], np.zeros(0), th.zeros(2)], ids=repr)
+def test_other_values_raise(value: Any, stream: Stream) -> None:
+    buffer = filled(stream, 20, 30)
+    for name in ("pos",) if isinstance(value, float) else ("pos", "full"):
+        before = getattr(buffer, name)
+        with pytest.raises(TypeError, match=f"{name} must be"):
+            setattr(buffer, name, value)
+        assert getattr(buffer, name) is before
+
+
+def test_positions_of_rollouts(stream: Stream) -> None:
+    space, action_space, n_envs, _ = stream
+    buffer = CompressedRolloutBuffer(5, space, action_space, "cpu", n_envs=n_envs)
+    buffer.pos, buffer.full = np.array(5), np.array(True)  # type: ignore[assignment]
+    assert (buffer.pos, buffer.full) == (5, True)
+    buffer.reset()
+    assert (buffer.pos, buffer.full) == (0, False)
+
+
+def test_pickles_with_other_numbers_load(stream: Stream) -> None:
+    buffer = filled(stream, 20, 30)
+    vars(buffer).update(pos=np.int64(20), full=np.False_)  # as version 0.3 did
+    loaded = pickle.loads(pickle.dumps(buffer))
+    assert (type(loaded.pos), type(loaded.full)) == (int, bool)
