@@ -78,7 +78,6 @@ bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measur
 	$(BENCH)/training.py --algorithms QRDQN PrioritizedDQN --scenes $(RECORDED) --rounds 1 --out $(RESULTS)/training.json --update
 	$(BENCH)/training.py --algorithms SAC --scenes CarRacing-v3 --rounds 1 --out $(RESULTS)/training.json --update
 	$(BENCH)/alternating_buffers.py --algorithms DQN QRDQN --out $(RESULTS)/alternating_buffers.json
-	$(BENCH)/decoding_ahead.py --out $(RESULTS)/decoding_ahead.json
 	$(BENCH)/published.py --out $(RESULTS)/published.json
 	$(BENCH)/persistence.py --buffers checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
 	$(BENCH)/extend.py --out $(RESULTS)/extend.json

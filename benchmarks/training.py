@@ -61,8 +61,7 @@ SCENES += [f"{RECORDED}{scene}" for scene in ("MsPacman", "Crafter-v0", "Doom84-
 IN_README = ["DQN, MsPacman", "DQN, MiniGridRGB-v0", "DQN, Crafter-v0", "DQN, Doom84-v0", "PPO, MsPacman"]
 IN_README += ["PPO, Crafter-v0", "SAC, Humanoid-v5", "DQN, recorded:Doom84-v0"]
 QUICK, SMOKE = ["Crafter-v0", "recorded:Doom84-v0"], ["recorded:Noise84-v0"]
-#: Measured steps of all environments, and those before, in which kernels are compiled, codecs are chosen, and batches
-#: are decoded ahead or not for comparison.
+#: Measured steps of all environments, and those before, in which kernels are compiled and codecs are chosen.
 STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 2_000, "PPO": 4_096}
 OTHER_STEPS, OTHER_WARM_UP = 4_000, 4_000
 #: Of recorded scenes, which take a tenth of the time; whole rollouts.
@@ -71,8 +70,7 @@ RECORDED_STEPS, RECORDED_WARM_UP = 24_576, 12_288
 SEGMENTS = 24
 CALLS = """## Calls inside a training
 
-Medians of single calls, and the time that all of them took together as a share of the training. `decoded ahead` is the
-share of batches that were ready when they were sampled."""
+Medians of single calls, and the time that all of them took together as a share of the training."""
 
 
 @dataclass(frozen=True)
@@ -244,12 +242,10 @@ def calls_table(results: Results) -> str:
             [run["in_buffer"] / run["seconds"] for run in each if "in_buffer" in run] for each in _runs(of_label, name)
         ]
         cells += [f"{statistics.median(each):.1%}" if each else "" for each in shares]
-        ahead = [run["decoded_ahead"] for run in _runs(of_label, name)[0] if "decoded_ahead" in run]
-        cells.append(f"{statistics.median(ahead):.1%}" if ahead else "")
         if any(cells):
             rows.append([label, title(name), *cells])
     header = ["training", "buffer", "`add`", "`sample` or batch of `get`", "share of the time", "of the baseline"]
-    return markdown([*header, "decoded ahead"], rows) if rows else ""
+    return markdown(header, rows) if rows else ""
 
 
 def _time(of_label: dict[str, Any], name: str, form: str) -> str:

@@ -218,26 +218,6 @@ class CompressedArray(ArrayLike):
         references, slot_of = self._references_at(indices, other, other_indices)
         return self._located(references, empty((len(references), *self.item_shape), self.dtype), slot_of)
 
-    def decode_changed(
-        self,
-        located: LocatedItems,
-        indices: NDArray[np.int64],
-        other: CompressedArray | None = None,
-        other_indices: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Decode again the items that were written after :meth:`locate` was called with the same indices.
-
-        :param located: the items that it returned, which were decoded
-        :raises CorruptPayload: if a payload is damaged; the error names its slot
-        """
-        references, slot_of = self._references_at(indices, other, other_indices)
-        # Located items keep their slots alive, so a slot of the same address is the same.
-        changed = np.flatnonzero(_addresses(references) != _addresses(located.references))
-        if len(changed):
-            out = np.empty((len(changed), *self.item_shape), self.dtype)
-            self._located(references[changed], out, lambda position: slot_of(int(changed[position]))).decode()
-            located.out[changed] = out
-
     def _references_at(
         self,
         indices: NDArray[np.int64],

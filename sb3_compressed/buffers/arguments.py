@@ -22,6 +22,7 @@ __all__ = [
     "storage_mode_of",
     "suggest_argument",
     "takes_dicts",
+    "warn_of_prefetch",
     "warn_of_time_limits",
 ]
 
@@ -118,6 +119,12 @@ def _sampler_hint(argument: str, cls: type) -> str:
     """Return which sampler takes an argument that replay buffer ``cls`` does not, as the end of an error message."""
     sampler = class_with_option(argument) if issubclass(cls, ReplayBuffer) else None
     return f"; pass sampler={sampler}({argument}=...), from sb3_compressed.samplers" if sampler else ""
+
+
+def warn_of_prefetch(prefetch: int) -> None:
+    """Warn if a number of batches was passed that 0.3 decoded in another thread."""
+    if prefetch:
+        warn_user(f"prefetch={prefetch} has no effect any more, leave it out", DeprecationWarning)
 
 
 def warn_of_time_limits(what: str) -> None:

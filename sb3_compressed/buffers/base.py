@@ -2,7 +2,7 @@
 
 A compressed buffer is its SB3 counterpart with a :class:`~sb3_compressed.arrays.CompressedArray` for each array of
 observations, and short methods of its own that write a step and read a batch. Normalization, and drawing rows without a
-sampler or prefetching, are SB3's code. This file
+sampler, are SB3's code. This file
 
 - constructs the buffer without SB3's allocation: the parent gets a placeholder observation space, whose parts have no
   elements, and the real space and arrays are set afterwards;
@@ -41,6 +41,7 @@ from sb3_compressed.buffers.arguments import (
     parent_signature,
     storage_mode_of,
     takes_dicts,
+    warn_of_prefetch,
 )
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
 from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays
@@ -99,9 +100,7 @@ class CompressedBuffer(BaseBuffer):
         the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
         transitions, with a warning; ``repair_report`` lists them, except those of damaged commits at the very end.
         ``resume=True``, ``overwrite=True`` and ``resume=True, repair=True`` are shorthands
-    :param prefetch: for replay buffers with a sampler, how many batches another thread decodes ahead of ``sample``;
-        each batch is then drawn that many calls earlier. 0 draws each batch when it is sampled. Without a sampler, it
-        has no effect and warns: the next batch is decoded ahead anyway, and drawn when it is sampled
+    :param prefetch: deprecated, has no effect
     :param sampler: for replay buffers, which transitions a batch consists of: ``"uniform"`` for SB3's own sampling,
         another name of :func:`~sb3_compressed.samplers.available_samplers`, or a
         :class:`~sb3_compressed.samplers.Sampler`, which is copied
@@ -118,8 +117,6 @@ class CompressedBuffer(BaseBuffer):
 
     #: The methods of SB3 and sb3-contrib that these classes implement themselves and never call.
     REIMPLEMENTED: ClassVar[Methods] = ()
-    #: Batches that are in memory at a time: one that is trained on while the next one is decoded.
-    _n_batches_in_memory: ClassVar[int] = 2
     #: Whether the class is from this package, so that no code of a user replaces its methods.
     _is_from_this_package: ClassVar[bool] = False
 
@@ -180,12 +177,12 @@ class CompressedBuffer(BaseBuffer):
         self._placeholder_shape = self.obs_shape
         self.observation_space = space
         self.obs_shape = get_obs_shape(space)
-        self._batch_pool = BatchPool(self._n_batches_in_memory)
+        self._batch_pool = BatchPool()
         self._install_arrays()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
         self._set_sampler(sampler)
-        self._set_prefetch(prefetch)
+        warn_of_prefetch(prefetch)
         self._open_storage(storage, storage_mode)
         self._set_time_budgets()
         if not on_disk:
@@ -202,14 +199,6 @@ class CompressedBuffer(BaseBuffer):
         """
         if storage != "memory" or mode != "create":
             raise StorageError(f"storage is for replay buffers; a {type(self).__name__} is refilled at each rollout")
-
-    def _set_prefetch(self, n_batches: int) -> None:
-        """Select how many batches are drawn and decoded ahead, after the sampler was selected.
-
-        :raises ValueError: if that is not possible
-        """
-        if n_batches != 0:
-            raise ValueError(f"prefetch is for replay buffers; a {type(self).__name__} returns each transition once")
 
     def _set_sampler(self, sampler: str | Sampler) -> None:
         """Select which transitions a batch consists of.

@@ -1,4 +1,4 @@
-"""``buffer_statistics``: memory, compression, shared frames and batches of a buffer, in constant time."""
+"""``buffer_statistics``: memory, compression, and shared frames of a buffer, in constant time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["BufferStatistics", "buffer_statistics", "statistics_of"]
 
 @dataclass(frozen=True)
 class BufferStatistics:
-    """Number of transitions in a buffer, their size, and how many batches were decoded ahead.
+    """Number of transitions in a buffer, and their size.
 
     :ivar transitions: transitions of all environments
     :ivar memory_nbytes: bytes of memory of all arrays, actions and rewards included. Memory that NumPy has reserved and
@@ -45,9 +45,6 @@ class BufferStatistics:
     :ivar raw_memory_nbytes: ``memory_nbytes`` of SB3's buffer
     :ivar full_memory_nbytes: ``memory_nbytes`` of the full buffer, if all of its frames take as much as what ``auto``
         has chosen for most of them, or as those of now; 0 for an empty buffer
-    :ivar batches: batches that this object has sampled, if it decodes the next batch ahead by itself; otherwise 0, as
-        with ``num_threads=1``, a sampler or ``prefetch``
-    :ivar batches_decoded_ahead: of ``batches``, those that were decoded before they were sampled
     :ivar coder: what ``auto`` has chosen while a training runs and why: the coder, and what its neighbors would take;
         empty before
     :ivar coding_share: the share of the training's time, from 0 to 1, that this takes more than uncompressed frames;
@@ -66,8 +63,6 @@ class BufferStatistics:
     loaded_memory_nbytes: int = 0
     raw_memory_nbytes: int = 0
     full_memory_nbytes: int = 0
-    batches: int = 0
-    batches_decoded_ahead: int = 0
     coder: str = ""
     coding_share: float = 0.0
     coding_budget: float = 0.0
@@ -86,11 +81,6 @@ class BufferStatistics:
     def shared_frames(self) -> float:
         """Fraction of all frames, from 0 to 1, that are references to another stored frame."""
         return 1 - self.stored_frames / self.frames if self.frames else 0.0
-
-    @property
-    def decoded_ahead(self) -> float:
-        """Fraction of ``batches``, from 0 to 1, that were decoded ahead; 0 without any."""
-        return self.batches_decoded_ahead / self.batches if self.batches else 0.0
 
 
 def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> BufferStatistics:
@@ -138,7 +128,6 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
     others_nbytes = filled * sum(array.nbytes for array in others)
     raw_nbytes = filled * buffer.raw_observations_nbytes
     pool = getattr(buffer, "_batch_pool", None)
-    predicted_batch = getattr(buffer, "_predicted_batch", None)
     choices = getattr(buffer, "choices", {})
     is_in_memory = getattr(buffer, "is_in_memory", True)
     full = sum(  # of a folder, the tables are in memory, and do not grow
@@ -157,8 +146,6 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
         loaded_memory_nbytes=round(sum(part.loaded_nbytes for part in parts) + others_nbytes),
         raw_memory_nbytes=round(raw_nbytes + others_nbytes),
         full_memory_nbytes=round(full + sum(array.nbytes for array in others)) if filled else 0,
-        batches=0 if predicted_batch is None else predicted_batch.n_drawn,
-        batches_decoded_ahead=0 if predicted_batch is None else predicted_batch.n_decoded_ahead,
         coder="; ".join(f"{'' if key is None else f'{key}: '}{choice}" for key, choice in choices.items()),
         coding_share=sum(choice.share for choice in choices.values()),
         coding_budget=sum(choice.load.share for choice in choices.values()),

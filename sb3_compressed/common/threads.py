@@ -7,8 +7,6 @@ so it cannot deadlock.
 It works without any threads, too: the caller of :func:`in_chunks` runs all chunks that no other thread has started. So
 it also works where no thread can be started, at a process limit or during interpreter shutdown.
 
-Batches are decoded ahead in the same pool, see :class:`PoolTask`.
-
 Codecs train, and frames are encoded again, in another pool of one thread, see :class:`BackgroundTask`, so that decoding
 never waits for them.
 """

@@ -115,7 +115,6 @@ def record_replay(folder: Path, name: str, case: cases.ReplayCase) -> None:
             check_generations(name, buffer)
         save_to_pkl(Path(temporary) / "buffer.pkl", buffer)
         write_packed(folder / f"{name}.pkl.xz", (Path(temporary) / "buffer.pkl").read_bytes())
-        buffer.discard_prefetched()
         write_arrays(folder / f"{name}.npz", {**cases.contents(buffer), **cases.sample(buffer)})
         buffer.close()
 
