@@ -1,7 +1,7 @@
 """Measure whole trainings with each buffer: time, memory and weights, and the calls inside of them.
 
     python benchmarks/training.py --quick
-    python benchmarks/training.py --algorithms DQN --scenes Crafter-v0 Doom84-v0 --buffers auto auto/small zstd3
+    python benchmarks/training.py --algorithms DQN --scenes Crafter-v0 Doom84-v0 --buffers auto zstd3 none
     python benchmarks/training.py --scenes recorded:Crafter-v0 --envs 1 8 --torch-threads 1 all --rounds 8
     python benchmarks/training.py --algorithms SAC --scenes CarRacing-v3 --out results.json --update
     python benchmarks/training.py --scenes recorded:MsPacman --package main=../main --package branch=.
@@ -52,7 +52,7 @@ from adapters.buffer_names import SB3_OPTIMIZED, split_name, title
 from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 SB3, UNCOMPRESSED = "SB3", "none"
-BUFFERS = ["auto", "auto/small", SB3_OPTIMIZED]
+BUFFERS = ["auto", SB3_OPTIMIZED]
 ALGORITHMS = ["DQN", "PPO"]
 SCENES = ["MsPacman", "Tutankham", "Crafter-v0", "ProcgenJumper-v0", "CarRacing-v3", "MiniGridRGB-v0"]
 SCENES += ["Doom84-v0", "Doom120x160-v0"]
@@ -215,21 +215,20 @@ def in_readme(results: Results) -> Results:
 
 
 def readme_table(results: Results) -> str:
-    """Return a row per training of the README with memory and time of ``auto`` and ``auto/small`` beside SB3's own.
+    """Return a row per training of the README with memory and time of ``auto`` beside SB3's own variant.
 
-    SB3's own variant does about the same work as its buffer, so its times show how much these trainings vary.
+    The latter does about the same work as its buffer, so its times show how much these trainings vary.
     """
     rows = []
     for label, of_label in in_readme(results).items():
-        compared = [name for name in ("auto", "auto/small") if name in of_label]
-        is_equal = all(_has_equal_weights(of_label, name) for name in compared)
-        memory = [_median(of_label, name, "growth", ".1%") for name in (SB3_OPTIMIZED, "auto", "auto/small")]
-        seconds = [_time(of_label, name, ".2f") for name in (SB3_OPTIMIZED, "auto", "auto/small")]
+        is_equal = _has_equal_weights(of_label, "auto")
+        memory = [_median(of_label, name, "growth", ".1%") for name in (SB3_OPTIMIZED, "auto")]
+        seconds = [_time(of_label, name, ".2f") for name in (SB3_OPTIMIZED, "auto")]
         algorithm, scene, *_ = label.split(", ")
         rows.append([f"{algorithm}, {scene}", *memory, *seconds, "yes" if is_equal else "**no**"])
-    buffers = ["`optimize_memory_usage`", "`auto`", "`auto/small`"]
+    buffers = ["`optimize_memory_usage`", "`auto`"]
     header = ["training", f"memory: {buffers[0]}", *buffers[1:], f"time: {buffers[0]}", *buffers[1:]]
-    return markdown([*header, "equal weights with both"], rows)
+    return markdown([*header, "equal weights"], rows)
 
 
 def calls_table(results: Results) -> str:

@@ -442,6 +442,7 @@ ARRAYS: dict[str, Mapping[str, Any]] = {
     "array-zstd": {"codec": "zstd3", "frame_stack": 4},
     "array-auto": {"codec": "auto"},
     "array-rle": {"codec": "rle-jit", "frame_stack": None},
+    "array-chosen": {"codec": "auto"},  # 0.3.0 chose another coder for it while a training ran
 }
 
 CODECS: dict[str, Callable[[], Any]] = {

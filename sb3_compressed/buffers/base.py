@@ -16,7 +16,6 @@ sampler, are SB3's code. This file
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, get_args
@@ -31,10 +30,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import ALIGNMENT, BatchPool
-from sb3_compressed.arrays.codec_choice import Choice
 from sb3_compressed.arrays.frame_layout import FrameStack
-from sb3_compressed.arrays.loop_timing import LoopTiming
-from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
     merge_codec_kwargs,
@@ -42,14 +38,16 @@ from sb3_compressed.buffers.arguments import (
     storage_mode_of,
     takes_dicts,
     warn_of_prefetch,
+    without_deprecated_auto,
 )
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
-from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays
+from sb3_compressed.buffers.compression_plan import placeholder_space, plan_arrays, without_old_auto
 from sb3_compressed.buffers.memory_statistics import statistics_of
 from sb3_compressed.buffers.output_format import OutputDtype, output_tensors
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
 from sb3_compressed.codecs import Codec
+from sb3_compressed.codecs.registry import AUTO
 from sb3_compressed.common.memory import available_memory
 from sb3_compressed.common.spaces import Key
 from sb3_compressed.common.threads import validate_num_threads
@@ -77,13 +75,11 @@ class CompressedBuffer(BaseBuffer):
     Takes all arguments of the parent class, by position or name, and:
 
     :param compression_method: shorthand of a codec, e.g. ``"zstd-5"`` for zstd with level -5 and ``"zstd5"`` for
-        level 5, or a codec. ``"auto"`` takes the least memory for which coding takes at most 2% of the time of
-        the training, which is measured while that runs; ``"auto/small"`` may take 10% and ``"auto/fast"`` 0.5%. These
-        do not compress observations of less than 1 kB,
-        or float observations of one or two dimensions unless ``dtypes`` or ``frame_stack`` is passed. For a Dict space
-        also a mapping from its keys
-    :param compression_kwargs: keyword arguments of the codec, e.g. ``dict(compresslevel=5)``; for ``"auto"`` another
-        time budget, e.g. ``dict(budget=0.05)`` for 5%
+        level 5, or a codec. ``"auto"`` stores each frame as differences from others, as a block of LZ4, or
+        uncompressed, whichever is smallest. It does not compress observations of less than 1 kB, or float observations
+        of one or two dimensions unless ``dtypes`` or ``frame_stack`` is passed. For a Dict space also a mapping from
+        its keys
+    :param compression_kwargs: keyword arguments of the codec, e.g. ``dict(compresslevel=5)``
     :param dtypes: the result of :func:`~sb3_compressed.find_buffer_dtypes`, or a dtype to store elements in. One that
         cannot represent every value of the space's dtype is the only lossy option, and warns
     :param frame_stack: how to find stacked frames: ``"auto"`` from the data, the number of frames, or ``None``. For a
@@ -92,8 +88,7 @@ class CompressedBuffer(BaseBuffer):
     :param normalize_images: whether to divide image observations by 255 (as float32), for your own training code.
         SB3's policies do that themselves, when they act and when they train: leave it off with its algorithms
     :param num_threads: number of threads that decode large batches, the calling one included; ``None`` for the number
-        of cores that the process may use, up to four. Unless it is 1, codecs train in another thread of low priority;
-        their payloads then depend on timing, but never the decoded content
+        of cores that the process may use, up to four
     :param storage: for replay buffers, a folder to store compressed observations in instead of memory. Each ``add`` is
         one transaction: if the process is killed, the folder contains every ``add`` that was completed
     :param storage_mode: what to do if the folder contains a buffer: ``"create"`` raises, ``"resume"`` continues with
@@ -115,6 +110,8 @@ class CompressedBuffer(BaseBuffer):
     observations: Any = ArrayAttribute()
     next_observations: Any = ArrayAttribute()
 
+    #: The codec that ``"auto"`` compresses with.
+    _auto_codec: ClassVar[str] = AUTO
     #: The methods of SB3 and sb3-contrib that these classes implement themselves and never call.
     REIMPLEMENTED: ClassVar[Methods] = ()
     #: Whether the class is from this package, so that no code of a user replaces its methods.
@@ -151,9 +148,10 @@ class CompressedBuffer(BaseBuffer):
             raise ValueError(f"output_dtype must be one of {get_args(OutputDtype)}, got {output_dtype!r}")
         self.output_dtype = output_dtype
         self.normalize_images = normalize_images
-        self.compression_method = compression_method
         self.num_threads = validate_num_threads(num_threads)
         compression_kwargs = merge_codec_kwargs(compression_kwargs, kwargs)
+        compression_method, compression_kwargs = without_deprecated_auto(compression_method, compression_kwargs)
+        self.compression_method = compression_method
         storage_mode = storage_mode_of(storage_mode, kwargs)
 
         options = {
@@ -168,8 +166,9 @@ class CompressedBuffer(BaseBuffer):
         _require_supported(type(self), space)
         on_disk = storage != "memory"
         self._plans = plan_arrays(
-            space, compression_method, compression_kwargs or {}, dtypes, frame_stack, on_disk=on_disk
-        )
+            space, compression_method, compression_kwargs or {}, dtypes, frame_stack,
+            on_disk=on_disk, auto_codec=self._auto_codec,
+        )  # fmt: skip
         #: For each key with compressed observations, an unwritten array that its arrays are created from.
         self._new_arrays: dict[Key, CompressedArray] = {}
         arguments = self._adapt_arguments(arguments)
@@ -184,7 +183,6 @@ class CompressedBuffer(BaseBuffer):
         self._set_sampler(sampler)
         warn_of_prefetch(prefetch)
         self._open_storage(storage, storage_mode)
-        self._set_time_budgets()
         if not on_disk:
             self._warn_of_memory()
 
@@ -229,43 +227,9 @@ class CompressedBuffer(BaseBuffer):
             self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, dtype, num_threads=self.num_threads)
         return self._new_arrays[key].new_sharing_frames()
 
-    #: Observations of a transition in a batch.
-    _items_per_sample: ClassVar[int] = 1
-
-    def _set_time_budgets(self, timing: LoopTiming | None = None) -> None:
-        """Let the codecs that can be chosen while a training runs be chosen by the time that the training has.
-
-        :param timing: that of the loop around the buffer, ``None`` for a new one
-        """
-        self._loop_timing = timing or LoopTiming()
-        n_streams = max(len(self._new_arrays), 1)
-        for key, array in self._arrays():
-            if isinstance(array, CompressedArray):
-                budget = TimeBudget(
-                    self._loop_timing,
-                    self._plans[key].share / n_streams,
-                    1 / n_streams,
-                    self._items_per_sample,
-                    array.shape[0] * math.prod(array.slots.shape[1:]),
-                    self.size() * self.n_envs,
-                    self._may_encode_later,
-                )
-                array.set_time_budget(budget)
-
-    @property
-    def _may_encode_later(self) -> bool:
-        """Whether frames may be encoded again when they are no longer new."""
-        return False
-
     def _arrays(self) -> list[tuple[Key, Any]]:
         """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
         return buffer_state.observation_arrays(self)
-
-    @property
-    def choices(self) -> dict[Key, Choice]:
-        """The last choice of the codec of each stream of observations that was chosen while a training ran."""
-        arrays = {key: array for key, array in self._arrays() if isinstance(array, CompressedArray)}
-        return {key: array.choice for key, array in arrays.items() if array.choice is not None}
 
     def __repr__(self) -> str:
         statistics = statistics_of(self)
@@ -325,18 +289,15 @@ class CompressedBuffer(BaseBuffer):
         parent = getattr(super(), "__getstate__", None)  # from Python 3.11 on, every object has it
         state = parent() if parent else None
         attributes = self.__dict__ if state is None else state
-        return {
-            name: value
-            for name, value in attributes.items()
-            if not isinstance(value, MethodTimer) and name not in ("_loop_timing", "_recompressors")
-        }
+        return {name: value for name, value in attributes.items() if not isinstance(value, MethodTimer)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if parent := getattr(super(), "__setstate__", None):  # HER's has one
             parent(state)
         else:
             vars(self).update(state)
-        self._set_time_budgets()
+        vars(self).update(without_old_auto({"compression_method": self.compression_method}))
+        self.given_arguments = without_old_auto(self.given_arguments)
 
     # -- adding ----------------------------------------------------------------------------------------------
 
@@ -459,8 +420,7 @@ def _describe_storage(array: Any) -> str:
     """Return how an array stores observations, for ``repr`` of a buffer."""
     if not isinstance(array, CompressedArray):
         return "uncompressed"
-    codec = "auto, no codec chosen yet" if getattr(array.codec, "objective", "") else repr(array.codec)
-    return f"{array.n_frames} {'frames' if array.n_frames > 1 else 'frame'}, {array.choice or codec}"
+    return f"{array.n_frames} {'frames' if array.n_frames > 1 else 'frame'}, {array.codec!r}"
 
 
 def _require_supported(cls: type[CompressedBuffer], space: spaces.Space[Any]) -> None:

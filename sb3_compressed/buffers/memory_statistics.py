@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.codec_choice import OBJECT_NBYTES, Choice
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, tables_nbytes
 from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.codecs import TrainableCodec
@@ -43,13 +42,8 @@ class BufferStatistics:
         :func:`~sb3_compressed.load_checkpoint`. The trained state of the current codec counts even if no payload needs
         it yet
     :ivar raw_memory_nbytes: ``memory_nbytes`` of SB3's buffer
-    :ivar full_memory_nbytes: ``memory_nbytes`` of the full buffer, if all of its frames take as much as what ``auto``
-        has chosen for most of them, or as those of now; 0 for an empty buffer
-    :ivar coder: what ``auto`` has chosen while a training runs and why: the coder, and what its neighbors would take;
-        empty before
-    :ivar coding_share: the share of the training's time, from 0 to 1, that this takes more than uncompressed frames;
-        negative if it takes less
-    :ivar coding_budget: the share that it may take
+    :ivar full_memory_nbytes: ``memory_nbytes`` of the full buffer, if all of its frames take as much as those of now;
+        0 for an empty buffer
     """
 
     transitions: int
@@ -63,9 +57,6 @@ class BufferStatistics:
     loaded_memory_nbytes: int = 0
     raw_memory_nbytes: int = 0
     full_memory_nbytes: int = 0
-    coder: str = ""
-    coding_share: float = 0.0
-    coding_budget: float = 0.0
 
     @property
     def compression_ratio(self) -> float:
@@ -128,11 +119,10 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
     others_nbytes = filled * sum(array.nbytes for array in others)
     raw_nbytes = filled * buffer.raw_observations_nbytes
     pool = getattr(buffer, "_batch_pool", None)
-    choices = getattr(buffer, "choices", {})
     is_in_memory = getattr(buffer, "is_in_memory", True)
     full = sum(  # of a folder, the tables are in memory, and do not grow
-        _full_nbytes(arrays, part, filled, choices.get(key)) if is_in_memory else part.nbytes
-        for (key, arrays), part in zip(by_key.items(), parts, strict=True)
+        _full_nbytes(arrays, part, filled) if is_in_memory else part.nbytes
+        for arrays, part in zip(by_key.values(), parts, strict=True)
     )
     return BufferStatistics(
         transitions=buffer.size() * buffer.n_envs,
@@ -146,9 +136,6 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
         loaded_memory_nbytes=round(sum(part.loaded_nbytes for part in parts) + others_nbytes),
         raw_memory_nbytes=round(raw_nbytes + others_nbytes),
         full_memory_nbytes=round(full + sum(array.nbytes for array in others)) if filled else 0,
-        coder="; ".join(f"{'' if key is None else f'{key}: '}{choice}" for key, choice in choices.items()),
-        coding_share=sum(choice.share for choice in choices.values()),
-        coding_budget=sum(choice.load.share for choice in choices.values()),
     )
 
 
@@ -176,20 +163,16 @@ def _part(
     return MemoryEstimate(nbytes, nbytes, nbytes, n_items, n_items)
 
 
-def _full_nbytes(arrays: Sequence[Any], part: MemoryEstimate, filled: float, choice: Choice | None) -> float:
+def _full_nbytes(arrays: Sequence[Any], part: MemoryEstimate, filled: float) -> float:
     """Return the memory of the observations and next observations of one key in a full buffer in memory.
 
     :param part: what they take now
     :param filled: fraction of the buffer that is written
-    :param choice: what ``auto`` has chosen, which was not used yet for what was written before
     """
     fixed = sum(codec.nbytes for codec in part.codecs)
     if isinstance(arrays[0], CompressedArray):
         fixed += tables_nbytes([array.slots for array in arrays])
-    growing = part.nbytes - fixed
-    if choice is not None:
-        growing += part.n_payloads * (choice.final.nbytes - OBJECT_NBYTES) - part.payload_nbytes
-    return fixed + growing / filled if filled else fixed
+    return fixed + (part.nbytes - fixed) / filled if filled else fixed
 
 
 def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: CompressedBuffer | StoredBuffer) -> bool:

@@ -246,7 +246,6 @@ class MixedReplayBuffer(ReplayBuffer):
     normalize_images = _of_online("normalize_images")
     num_threads = _of_online("num_threads")
     given_arguments = _of_online("given_arguments")
-    choices = _of_online("choices")
     observations_nbytes = _of_online("observations_nbytes")
     raw_observations_nbytes = _of_online("raw_observations_nbytes")
     is_in_memory = _of_online("is_in_memory")

@@ -52,8 +52,6 @@ class CompressedReplay(ExtendedReplay):
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
-    _items_per_sample = 2  # with next observations
-
     def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         handles_timeouts = arguments.get("handle_timeout_termination", True)
         if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
@@ -81,7 +79,6 @@ class CompressedReplay(ExtendedReplay):
         with self._lock:
             if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
                 self._validate_sampling(batch_size)
-            self._loop_timing.sample(batch_size)
             if self._bound_sampler is not None:
                 return self._samples_of(self._draw(batch_size), env)
             return self._output(super().sample(batch_size, env=env))
@@ -191,14 +188,12 @@ class CompressedReplay(ExtendedReplay):
                 bound = BoundSampler(copy.deepcopy(replaced.configured), self.buffer_size, self.n_envs)
             bound.number_after(replaced)
             self._bound_sampler = bound
-        self._set_time_budgets(self._loop_timing)
 
     def __copy__(self) -> Self:
         if self._storage is not None:  # a shallow copy would write to the arrays of the folder
             return copy.deepcopy(self)
         shallow = type(self).__new__(type(self))
         shallow.__setstate__(self.__getstate__())
-        shallow._set_time_budgets(self._loop_timing)  # of the arrays that both share
         shallow._bound_sampler = copy.deepcopy(self._bound_sampler)  # of the shared arrays, both may write other rows
         return shallow
 

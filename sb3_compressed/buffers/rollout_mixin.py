@@ -42,6 +42,8 @@ class CompressedRollout(CompressedBuffer):
     generator_ready: bool
 
     _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
+    #: A rollout lives for one update and is read once an epoch, so it is not worth training or searching references.
+    _auto_codec = "lz4-block"
 
     def reset(self) -> None:
         """Empty the buffer for the next rollout, as SB3's buffer does."""
@@ -85,7 +87,6 @@ class CompressedRollout(CompressedBuffer):
         if kinds is None or kinds != self._validated_kinds:
             given = (obs,), (action, reward, episode_start, value, log_prob)
             obs, action, reward, episode_start, value, log_prob = self._validate_step(kinds, *given)
-        self._loop_timing.add(self.n_envs)
         encoded = self._encode(obs)
         self._write_extras(**kwargs)
         row = self.pos
@@ -138,9 +139,7 @@ class CompressedRollout(CompressedBuffer):
         return super().get(batch_size)  # type: ignore[misc]  # BaseBuffer has none
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
-        samples = self._output(super()._get_samples(*args, **kwargs))  # type: ignore[safe-super]
-        self._loop_timing.sample(len(samples.returns))
-        return samples
+        return self._output(super()._get_samples(*args, **kwargs))  # type: ignore[safe-super]
 
 
 class CompressedMinibatches(CompressedRollout):
@@ -201,7 +200,6 @@ class CompressedMinibatches(CompressedRollout):
             return tree_map(lambda array: array[indices], arrays)
         batch = self._batch_of(indices)
         batch.decode()
-        self._loop_timing.sample(len(indices))
         decoded = batch.observations
         if not isinstance(arrays, dict):
             return decoded[None] if decoded else arrays[indices]
