@@ -196,7 +196,7 @@ class CompressedArray(ArrayLike):
         *,
         empty: Empty = checked_empty,
     ) -> LocatedItems:
-        """Locate the payloads of items, to be decoded later, here or in another thread or process.
+        """Locate the payloads of items, to be decoded later, here or in another process.
 
         :param indices: the flat indices of the items, ``row * n_envs + env``, ``(n,)``
         :param other: an array that shares frames with this one, of which further items are decoded together with those

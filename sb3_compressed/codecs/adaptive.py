@@ -102,15 +102,15 @@ class Adaptive(BytesCodec, TrainableCodec):
 
     #: The number of references that training selects. More make payloads smaller and encoding slower.
     N_REFERENCES: ClassVar[int] = 16
-    #: A delta of at most this fraction of its frame is stored without trying zstd.
+    #: A delta of at most this fraction of its frame is stored without trying the other coder.
     SMALL_DELTA: ClassVar[float] = 0.125
     #: A zstd payload is stored if it is smaller than this fraction of the delta: it takes ten times as long to decode.
     MAX_ZSTD_RATIO: ClassVar[float] = 0.4
-    #: If zstd is better for less than this fraction of the training frames, it is not tried until the next training:
-    #: a try takes as long as the delta.
-    MIN_ZSTD_SHARE: ClassVar[float] = 1 / 32
-    #: The same for a high level, which is for frames that are compressed when nothing waits: memory comes first.
+    #: The same for levels above the default, which are named where memory comes first.
     MAX_HIGH_LEVEL_RATIO: ClassVar[float] = 0.8
+    #: If the other coder is better for less than this fraction of the training frames, it is not tried until the next
+    #: training: a try takes as long as the delta.
+    MIN_ZSTD_SHARE: ClassVar[float] = 1 / 32
     #: Tiles are searched for if that makes training frames smaller than this fraction of what they take without.
     MAX_TILES_RATIO: ClassVar[float] = 0.9
 
