@@ -68,7 +68,7 @@ bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measur
 	$(BENCH)/replay.py --buffers auto auto@1 zstd3 none $(PEER_BUFFERS) --rounds 1 --out $(RESULTS)/replay.json
 	$(BENCH)/replay.py --sources MsPacman --buffers $(CODECS) --rounds 1 --out $(RESULTS)/codecs.json
 	$(BENCH)/replay.py --sources HalfCheetah-v5 Ant-v5 --buffers auto zstd3 --rounds 1 --out $(RESULTS)/vectors.json
-	$(BENCH)/replay.py --sources DoomDepth84-v0 DoomLabels-v0 Audio-v0 MiniGridOneHot-v0 --size 20000 --buffers auto auto/small zstd3 delta none --rounds 1 --out $(RESULTS)/sensors.json
+	$(BENCH)/replay.py --sources DoomDepth84-v0 DoomLabels-v0 Audio-v0 MiniGridOneHot-v0 --size 20000 --buffers auto zstd3 delta none --rounds 1 --out $(RESULTS)/sensors.json
 	$(BENCH)/rollout.py --buffers auto auto@1 zstd3 none extra:zstd-3 extra:rle-jit --out $(RESULTS)/rollout.json
 	$(BENCH)/scale.py --rounds 1 --out $(RESULTS)/scale.json
 	$(BENCH)/training.py --algorithms DQN --scenes MsPacman MiniGridRGB-v0 Crafter-v0 Doom84-v0 recorded:Doom84-v0 --out $(RESULTS)/training.json
@@ -78,7 +78,6 @@ bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measur
 	$(BENCH)/training.py --algorithms QRDQN PrioritizedDQN --scenes $(RECORDED) --rounds 1 --out $(RESULTS)/training.json --update
 	$(BENCH)/training.py --algorithms SAC --scenes CarRacing-v3 --rounds 1 --out $(RESULTS)/training.json --update
 	$(BENCH)/alternating_buffers.py --algorithms DQN QRDQN --out $(RESULTS)/alternating_buffers.json
-	$(BENCH)/decoding_ahead.py --out $(RESULTS)/decoding_ahead.json
 	$(BENCH)/published.py --out $(RESULTS)/published.json
 	$(BENCH)/persistence.py --buffers checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
 	$(BENCH)/extend.py --out $(RESULTS)/extend.json

@@ -45,7 +45,7 @@ SMOKE = ["recorded:Noise84-v0"]
 N_PAIRS, SMOKE_PAIRS = 40, 2
 #: Cycles of a turn, and those at its beginning that are not measured.
 CYCLES, SETTLING = 80, 16
-#: Turns of each buffer before those that are measured: codecs are chosen, and batches decoded ahead or not to compare.
+#: Turns of each buffer before those that are measured: codecs are chosen.
 WARM_UP = 16
 #: Bytes from which the C library (of GNU) returns freed memory to the system.
 KEPT_NBYTES = 1_000_000_000
@@ -157,7 +157,6 @@ def measure(
     if isinstance(buffer, CompressedReplay):
         found = buffer_statistics(buffer)
         result["memory"] = found.memory_nbytes / found.raw_memory_nbytes
-        result["decoded_ahead"] = found.decoded_ahead
     return result
 
 
@@ -167,13 +166,13 @@ def table(results: Results) -> str:
     for label, of_label in results.items():
         for name, each in of_label.items():
             if "error" in each:
-                rows.append([label, title(name), "failed", *[""] * 5])
+                rows.append([label, title(name), "failed", *[""] * 4])
                 continue
             cells = [f"{each['time']:.3f}x", f"{each['low']:.3f}x to {each['high']:.3f}x", f"{each['pairs']:.0f}"]
             cells.append(f"{each['cpu']:.2f}x")
-            cells += [f"{each[key]:.1%}" if key in each else "" for key in ("memory", "decoded_ahead")]
+            cells.append(f"{each['memory']:.1%}" if "memory" in each else "")
             rows.append([label, title(name), *cells])
-    return markdown(["training", "buffer", "time", "interval", "pairs", "CPU time", "memory", "decoded ahead"], rows)
+    return markdown(["training", "buffer", "time", "interval", "pairs", "CPU time", "memory"], rows)
 
 
 def sections(results: Results) -> list[str]:
@@ -183,7 +182,7 @@ def sections(results: Results) -> list[str]:
         f"model is trained with both in turns of {CYCLES} updates and the steps between them, and each turn is "
         "compared with its neighbors; with a 95% interval (bootstrap over turns). So neither a slow phase of the "
         "machine nor where the memory of a process lies matters. `memory` is what the buffer reports at the end, "
-        "relative to raw arrays; `decoded ahead` is the share of batches that were ready when they were sampled. "
+        "relative to raw arrays. "
         "`recorded` scenes are replayed from memory and trained with a tiny network.",
         table(results),
     ]

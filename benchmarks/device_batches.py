@@ -6,7 +6,7 @@
 The same frames are added to SB3's buffer and another one, both for the device, and batches are sampled from them in
 turns, each from random numbers of its own, as if the other one did not exist. Measured are the time of the call, after
 which the training goes on, and the time until the batch is on the device, when it waits. Before each batch the thread
-sleeps, as long as a fast update takes, so that it may have been decoded ahead.
+sleeps, as long as a fast update takes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from tables import markdown
 
 from adapters import sb3_class
 from adapters.buffer_names import SB3_OPTIMIZED, title
-from sb3_compressed import buffer_statistics
 from sb3_compressed.benchmarking.measurement import Job, Measurement
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
 
 SCENES = ["MsPacman", "Crafter-v0", "Doom84-v0"]
 BATCH_SIZES = [32, 256, 1024]
@@ -82,8 +80,6 @@ def measure(
             "low": low,
             "high": high,
         }
-    if isinstance(buffers[1], CompressedReplay):
-        result["decoded_ahead"] = buffer_statistics(buffers[1]).decoded_ahead
     return result
 
 
@@ -100,13 +96,12 @@ def table(results: Results) -> str:
     for label, of_label in results.items():
         for name, each in of_label.items():
             if "error" in each:
-                rows.append([label, title(name), "failed", *[""] * 4])
+                rows.append([label, title(name), "failed", *[""] * 3])
                 continue
             cells = [f"{each[key]['ratio']:.2f}x ({each[key]['ours']:.2f} ms)" for key in ("ready", "call")]
             cells.append(f"{each['ready']['theirs']:.2f} ms")
-            cells.append(f"{each['decoded_ahead']:.0%}" if "decoded_ahead" in each else "")
             rows.append([label, title(name), *cells])
-    return markdown(["batch", "buffer", "until it is on the device", "the call alone", "SB3", "decoded ahead"], rows)
+    return markdown(["batch", "buffer", "until it is on the device", "the call alone", "SB3"], rows)
 
 
 def sections(results: Results) -> list[str]:

@@ -18,7 +18,6 @@ from typing import Any
 
 import alternating_buffers
 import blind_cliffwalk
-import decoding_ahead
 import device_batches
 import distributed_buffer
 import dqn_replay
@@ -64,7 +63,6 @@ UNITS = {
     ),
     "blind_cliffwalk": "Numbers of updates.",
     "alternating_buffers": "Ratios to SB3's buffer in the same training.",
-    "decoding_ahead": "Ratios of one training to itself.",
     "scale": "Ratios to the same buffer with the fewest transitions.",
     "collector_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
     "prioritized_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
@@ -78,7 +76,6 @@ TITLES = {
     "blind_cliffwalk": "Prioritized replay on the Blind Cliffwalk",
     "codecs": "Codecs and other packages",
     "collector_learning": "Learning with collectors",
-    "decoding_ahead": "Decoding the next batch ahead",
     "distributed": "Distributed buffers",
     "dqn_replay": "The DQN Replay data set",
     "extend": "Many steps in one call",
@@ -139,8 +136,6 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return alternating_buffers.sections(results)
     if benchmark == "device_batches":
         return device_batches.sections(results)
-    if benchmark == "decoding_ahead":
-        return decoding_ahead.sections(results)
     if benchmark == "persistence":
         return [persistence.table(results)]
     if benchmark == "dqn_replay":

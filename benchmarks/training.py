@@ -1,7 +1,7 @@
 """Measure whole trainings with each buffer: time, memory and weights, and the calls inside of them.
 
     python benchmarks/training.py --quick
-    python benchmarks/training.py --algorithms DQN --scenes Crafter-v0 Doom84-v0 --buffers auto auto/small zstd3
+    python benchmarks/training.py --algorithms DQN --scenes Crafter-v0 Doom84-v0 --buffers auto zstd3 none
     python benchmarks/training.py --scenes recorded:Crafter-v0 --envs 1 8 --torch-threads 1 all --rounds 8
     python benchmarks/training.py --algorithms SAC --scenes CarRacing-v3 --out results.json --update
     python benchmarks/training.py --scenes recorded:MsPacman --package main=../main --package branch=.
@@ -52,7 +52,7 @@ from adapters.buffer_names import SB3_OPTIMIZED, split_name, title
 from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 SB3, UNCOMPRESSED = "SB3", "none"
-BUFFERS = ["auto", "auto/small", SB3_OPTIMIZED]
+BUFFERS = ["auto", SB3_OPTIMIZED]
 ALGORITHMS = ["DQN", "PPO"]
 SCENES = ["MsPacman", "Tutankham", "Crafter-v0", "ProcgenJumper-v0", "CarRacing-v3", "MiniGridRGB-v0"]
 SCENES += ["Doom84-v0", "Doom120x160-v0"]
@@ -61,8 +61,7 @@ SCENES += [f"{RECORDED}{scene}" for scene in ("MsPacman", "Crafter-v0", "Doom84-
 IN_README = ["DQN, MsPacman", "DQN, MiniGridRGB-v0", "DQN, Crafter-v0", "DQN, Doom84-v0", "PPO, MsPacman"]
 IN_README += ["PPO, Crafter-v0", "SAC, Humanoid-v5", "DQN, recorded:Doom84-v0"]
 QUICK, SMOKE = ["Crafter-v0", "recorded:Doom84-v0"], ["recorded:Noise84-v0"]
-#: Measured steps of all environments, and those before, in which kernels are compiled, codecs are chosen, and batches
-#: are decoded ahead or not for comparison.
+#: Measured steps of all environments, and those before, in which kernels are compiled and codecs are chosen.
 STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 2_000, "PPO": 4_096}
 OTHER_STEPS, OTHER_WARM_UP = 4_000, 4_000
 #: Of recorded scenes, which take a tenth of the time; whole rollouts.
@@ -71,8 +70,7 @@ RECORDED_STEPS, RECORDED_WARM_UP = 24_576, 12_288
 SEGMENTS = 24
 CALLS = """## Calls inside a training
 
-Medians of single calls, and the time that all of them took together as a share of the training. `decoded ahead` is the
-share of batches that were ready when they were sampled."""
+Medians of single calls, and the time that all of them took together as a share of the training."""
 
 
 @dataclass(frozen=True)
@@ -217,21 +215,20 @@ def in_readme(results: Results) -> Results:
 
 
 def readme_table(results: Results) -> str:
-    """Return a row per training of the README with memory and time of ``auto`` and ``auto/small`` beside SB3's own.
+    """Return a row per training of the README with memory and time of ``auto`` beside SB3's own variant.
 
-    SB3's own variant does about the same work as its buffer, so its times show how much these trainings vary.
+    The latter does about the same work as its buffer, so its times show how much these trainings vary.
     """
     rows = []
     for label, of_label in in_readme(results).items():
-        compared = [name for name in ("auto", "auto/small") if name in of_label]
-        is_equal = all(_has_equal_weights(of_label, name) for name in compared)
-        memory = [_median(of_label, name, "growth", ".1%") for name in (SB3_OPTIMIZED, "auto", "auto/small")]
-        seconds = [_time(of_label, name, ".2f") for name in (SB3_OPTIMIZED, "auto", "auto/small")]
+        is_equal = _has_equal_weights(of_label, "auto")
+        memory = [_median(of_label, name, "growth", ".1%") for name in (SB3_OPTIMIZED, "auto")]
+        seconds = [_time(of_label, name, ".2f") for name in (SB3_OPTIMIZED, "auto")]
         algorithm, scene, *_ = label.split(", ")
         rows.append([f"{algorithm}, {scene}", *memory, *seconds, "yes" if is_equal else "**no**"])
-    buffers = ["`optimize_memory_usage`", "`auto`", "`auto/small`"]
+    buffers = ["`optimize_memory_usage`", "`auto`"]
     header = ["training", f"memory: {buffers[0]}", *buffers[1:], f"time: {buffers[0]}", *buffers[1:]]
-    return markdown([*header, "equal weights with both"], rows)
+    return markdown([*header, "equal weights"], rows)
 
 
 def calls_table(results: Results) -> str:
@@ -244,12 +241,10 @@ def calls_table(results: Results) -> str:
             [run["in_buffer"] / run["seconds"] for run in each if "in_buffer" in run] for each in _runs(of_label, name)
         ]
         cells += [f"{statistics.median(each):.1%}" if each else "" for each in shares]
-        ahead = [run["decoded_ahead"] for run in _runs(of_label, name)[0] if "decoded_ahead" in run]
-        cells.append(f"{statistics.median(ahead):.1%}" if ahead else "")
         if any(cells):
             rows.append([label, title(name), *cells])
     header = ["training", "buffer", "`add`", "`sample` or batch of `get`", "share of the time", "of the baseline"]
-    return markdown([*header, "decoded ahead"], rows) if rows else ""
+    return markdown(header, rows) if rows else ""
 
 
 def _time(of_label: dict[str, Any], name: str, form: str) -> str:

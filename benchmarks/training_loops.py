@@ -109,8 +109,8 @@ def measure(
     :return: ``seconds``, also of each of the ``segments``, and ``cpu`` seconds of all threads of the process; the
         ``transitions`` in them; bytes of the process (RSS) at the end, ``rss``, and of each further transition in the
         buffer, ``growth``; median microseconds of ``add`` and of ``sample`` or a batch of ``get``, and ``in_buffer``,
-        the seconds of all of them; ``decoded_ahead``, the fraction of batches, if the buffer counts them; ``counted``,
-        the bytes of a transition that it reports, to compare with ``growth``; and ``weights``
+        the seconds of all of them; ``counted``, the bytes of a transition that it reports, to compare with ``growth``;
+        and ``weights``
     """
     if n_threads is not None:
         th.set_num_threads(n_threads)
@@ -131,7 +131,7 @@ def measure(
     buffer = model.rollout_buffer if is_on_policy(algorithm) else model.replay_buffer
     adds = TimedCalls(buffer, "add")
     batches = TimedBatches(buffer, "get") if is_on_policy(algorithm) else TimedCalls(buffer, "sample")
-    ahead, size, num_timesteps = _batches(buffer), buffer.size() * n_envs, model.num_timesteps
+    size, num_timesteps = buffer.size() * n_envs, model.num_timesteps
     segments = Segments(steps, n_segments)
     segments.pause()
     rss = resident_nbytes()
@@ -148,9 +148,6 @@ def measure(
     result["add"] = median_us(adds.seconds)
     result["get" if is_on_policy(algorithm) else "sample"] = median_us(batches.seconds)
     result["in_buffer"] = sum(adds.seconds) + sum(batches.seconds)
-    n_batches, n_ahead = (now - before for now, before in zip(_batches(buffer), ahead))
-    if n_batches:
-        result["decoded_ahead"] = n_ahead / n_batches
     if isinstance(buffer, CompressedReplay):
         result["counted"] = buffer_statistics(buffer).memory_nbytes / (buffer.size() * n_envs)
     env.close()
@@ -211,14 +208,6 @@ def make_model(
 def _class_of(algorithm: str) -> Any:
     name = algorithm.removeprefix("Prioritized")
     return getattr(import_module("sb3_contrib" if name == "QRDQN" else "stable_baselines3"), name)
-
-
-def _batches(buffer: Any) -> tuple[int, int]:
-    """Return how many batches a buffer has sampled and how many of them were decoded ahead, 0 if it does not count."""
-    if not isinstance(buffer, CompressedReplay):
-        return 0, 0
-    found = buffer_statistics(buffer)  # of an older version of the package, without counts
-    return getattr(found, "batches", 0), getattr(found, "batches_decoded_ahead", 0)
 
 
 class Segments(BaseCallback):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTranspose
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
-from sb3_compressed.common.threads import PoolTask
 
 gym.register_envs(ale_py)
 
@@ -253,11 +251,3 @@ def run_in_fork(function: Callable[[], object]) -> None:
         finally:
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
-
-
-def wait_until_complete(task: PoolTask[Any]) -> None:
-    """Wait until a thread of the pool has run a task, but do not run it here."""
-    deadline = time.monotonic() + 30
-    while not task.is_complete:
-        assert time.monotonic() < deadline, "no thread has run it"
-        time.sleep(0.0001)

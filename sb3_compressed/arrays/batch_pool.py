@@ -82,7 +82,7 @@ class BatchPool:
 
     At most :attr:`MAX_NBYTES` are kept; the memory of larger batches is freed with them.
 
-    :param n_kept: number of batches that blocks are kept for, more if batches are prefetched
+    :param n_kept: number of batches that blocks are kept for
     """
 
     #: The allocator keeps the memory of smaller arrays anyway.

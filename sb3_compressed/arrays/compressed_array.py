@@ -18,7 +18,6 @@ from sb3_compressed.arrays.assigned_items import encode_assigned, store_assigned
 from sb3_compressed.arrays.batch_pool import Empty, checked_empty
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
-from sb3_compressed.arrays.codec_choice import Choice
 from sb3_compressed.arrays.decoding import LocatedItems
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
@@ -26,7 +25,6 @@ from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameSta
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, selects_all, slot_numbers, split_index
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.slot_store import Slot, SlotStore, accepted_codec, slots_with_handles
-from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user
@@ -69,9 +67,7 @@ class CompressedArray(ArrayLike):
         the first or the last axis of an item, or ``None`` for items that are not stacks
     :param elem_type: dtype to store values in, if not ``dtype``. A narrower one is lossy and warns:
         values are clipped to the range of an integer type and rounded to a floating one
-    :param num_threads: how many threads decode large reads; ``None`` for the number of cores, four at most. With more
-        than one, codecs train in a thread of their own, while the previous codec encodes. So only with 1 are payloads,
-        other than their content, the same in each run
+    :param num_threads: how many threads decode large reads; ``None`` for the number of cores, four at most
     :raises ValueError: for an invalid argument
     """
 
@@ -110,6 +106,7 @@ class CompressedArray(ArrayLike):
         detector = FrameStackDetector(tuple(item_shape))
         is_used = is_detected or layout in detector.candidates  # an explicit layout is compared with what is detected
         self._deduplicator: FrameDeduplicator | None = FrameDeduplicator(self._encoder, detector if is_used else None)
+        self._deduplicator.set_capacity(rows * n_envs)
         self._changes = ChangeFlags()
         self._set_table(MemorySlotStore(self._encoder.codec), None, (rows, n_envs))
         self._join_stream()
@@ -151,11 +148,6 @@ class CompressedArray(ArrayLike):
         return self._encoder.codec
 
     @property
-    def unchosen_codec(self) -> Codec:
-        """Its codec with the settings that it has before one is chosen while a training runs, for saved buffers."""
-        return self.codec if self._deduplicator is None else self._deduplicator.unchosen_codec
-
-    @property
     def elem_type(self) -> np.dtype[Any]:
         """The dtype its values are stored in."""
         return self._encoder.dtype
@@ -177,8 +169,7 @@ class CompressedArray(ArrayLike):
         return nbytes
 
     def __repr__(self) -> str:
-        choice = f", {self.choice}" if self.choice else ""
-        return f"CompressedArray(shape={self.shape}, dtype={self.dtype}, codec={self.codec!r}{choice})"
+        return f"CompressedArray(shape={self.shape}, dtype={self.dtype}, codec={self.codec!r})"
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -213,7 +204,7 @@ class CompressedArray(ArrayLike):
         *,
         empty: Empty = checked_empty,
     ) -> LocatedItems:
-        """Locate the payloads of items, to be decoded later, here or in another thread or process.
+        """Locate the payloads of items, to be decoded later, here or in another process.
 
         :param indices: the flat indices of the items, ``row * n_envs + env``, ``(n,)``
         :param other: an array that shares frames with this one, of which further items are decoded together with those
@@ -225,26 +216,6 @@ class CompressedArray(ArrayLike):
         """
         references, slot_of = self._references_at(indices, other, other_indices)
         return self._located(references, empty((len(references), *self.item_shape), self.dtype), slot_of)
-
-    def decode_changed(
-        self,
-        located: LocatedItems,
-        indices: NDArray[np.int64],
-        other: CompressedArray | None = None,
-        other_indices: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Decode again the items that were written after :meth:`locate` was called with the same indices.
-
-        :param located: the items that it returned, which were decoded
-        :raises CorruptPayload: if a payload is damaged; the error names its slot
-        """
-        references, slot_of = self._references_at(indices, other, other_indices)
-        # Located items keep their slots alive, so a slot of the same address is the same.
-        changed = np.flatnonzero(_addresses(references) != _addresses(located.references))
-        if len(changed):
-            out = np.empty((len(changed), *self.item_shape), self.dtype)
-            self._located(references[changed], out, lambda position: slot_of(int(changed[position]))).decode()
-            located.out[changed] = out
 
     def _references_at(
         self,
@@ -336,8 +307,7 @@ class CompressedArray(ArrayLike):
         values = self._stored_values(value)
         row = None if self._deduplicator is None else _row_of(slot_index, self._table.shape)
         if self._deduplicator is not None and row is not None and not self._continues_own_rows(row):
-            items = self._broadcast(values, shape).reshape(self.shape[1:])
-            [slots] = self._deduplicator.encode_rows(items, num_threads=self.num_threads)
+            [slots] = self._deduplicator.encode_rows(self._broadcast(values, shape).reshape(self.shape[1:]))
             references = self._store.write(slots)
         elif shape and values.ndim <= len(self.item_shape):  # one item for all of them
             references = self._store.write(self._encoder.encode(self._broadcast(values, (1,))) * math.prod(shape))
@@ -466,7 +436,7 @@ class CompressedArray(ArrayLike):
             :meth:`new_sharing_frames` returned
         """
         if self._deduplicator is not None:
-            slots = self._deduplicator.encode_rows(*rows, num_threads=self.num_threads)
+            slots = self._deduplicator.encode_rows(*rows)
         else:
             slots = [self._encoder.encode(row) for row in rows]
         if len(rows) == 1:
@@ -485,7 +455,6 @@ class CompressedArray(ArrayLike):
         rows = [each.reshape(n_steps * n_envs, *item_shape) for each in (observations, next_observations)]
         if self._deduplicator is None:
             return [self._store.write(self._encoder.encode(row)).reshape(n_steps, n_envs) for row in rows]
-        # The codec trains in this call, since many more frames would come until another thread has trained it.
         slots = self._deduplicator.encode_rows(*rows, n_steps=n_steps)
         references = self._store.write([*chain.from_iterable(slots)]).reshape(n_steps, 2, n_envs)
         return [references[:, 0], references[:, 1]]
@@ -586,37 +555,6 @@ class CompressedArray(ArrayLike):
         """
         return self._store.write(slots)
 
-    # -- for trainings ---------------------------------------------------------------------------------------
-
-    def set_time_budget(self, budget: TimeBudget) -> None:
-        """Let codecs that can be chosen be chosen by the time that a training has for them."""
-        if self._deduplicator is not None:
-            self._deduplicator.budget = budget
-
-    def allow_encoding_later(self, *, is_allowed: bool) -> None:
-        """Select whether new frames may be encoded again later, or are encoded as they are to be stored."""
-        if self._deduplicator is not None and self._deduplicator.budget is not None:
-            self._deduplicator.budget = self._deduplicator.budget._replace(may_encode_later=is_allowed)
-
-    def replace_slots(self, rows: NDArray[np.int64], old: NDArray[Any], new: NDArray[Any]) -> None:
-        """Replace slots in memory by others of the same content, except those that were written meanwhile.
-
-        This is no change: :meth:`track_changes` does not show it.
-
-        :param rows: their rows, ``(n,)``
-        :param old: the slots that were read from there, ``(n, n_envs)``
-        :param new: those that replace them
-        """
-        present, before, after = (_addresses(slots.reshape(-1)) for slots in (self._table[rows], old, new))
-        # Only what changes, as another thread may write to the others.
-        changed, *others = np.nonzero(((present == before) & (after != before)).reshape(old.shape))
-        self._table[(rows[changed], *others)] = new[(changed, *others)]
-
-    @property
-    def choice(self) -> Choice | None:
-        """The last choice of the codec while a training ran, ``None`` if there was none."""
-        return None if self._deduplicator is None else self._deduplicator.choice
-
     # -- for persistence -------------------------------------------------------------------------------------
 
     def move_to(self, store: SlotStore, table: NDArray[Any]) -> None:
@@ -626,6 +564,8 @@ class CompressedArray(ArrayLike):
         """
         self._set_table(store, table)
         self._changes.track_direct_writes(table.shape)
+        if self._deduplicator is not None and not isinstance(store, MemorySlotStore):
+            self._deduplicator.set_capacity(0)
 
     def slots_at(self, rows: Any) -> NDArray[Any]:
         """Return copies of the slots of some rows as objects in memory; shared payloads are the same objects.
@@ -642,11 +582,7 @@ class CompressedArray(ArrayLike):
         self._table[rows] = self._store.write([*slots.flat]).reshape(slots.shape)
 
     def stream_data(self) -> dict[str, Any]:
-        """Return the state of its stream of observations for JSON: that of arrays that share frames with it.
-
-        A training of the codec that another thread has begun is finished first, and :attr:`codec` is its result.
-        """
-        self._finish_training()
+        """Return the state of its stream of observations for JSON: that of arrays that share frames with it."""
         return {} if self._deduplicator is None else self._deduplicator.to_data()
 
     def restore_stream(self, data: Mapping[str, Any], codec: Codec, last: list[Slot]) -> None:
@@ -674,10 +610,6 @@ class CompressedArray(ArrayLike):
     def changes(self) -> NDArray[np.bool_] | None:
         """The flags that :meth:`track_changes` returned last."""
         return self._changes.flags
-
-    def _finish_training(self) -> None:
-        if self._deduplicator is not None:
-            self._deduplicator.finish_training()
 
     def _allocate(self) -> None:
         """Replace the placeholder of an unwritten table."""
@@ -707,7 +639,6 @@ class CompressedArray(ArrayLike):
     __copy__ = copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompressedArray:
-        self._finish_training()
         other = self._with_table(None)
         memo[id(self)] = other
         other._encoder = copy.deepcopy(self._encoder, memo)
@@ -720,7 +651,6 @@ class CompressedArray(ArrayLike):
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        self._finish_training()
         # Without the rows after the last written one: in a barely filled buffer they would outweigh the content.
         is_written = (self._table != self._store.unwritten).any(axis=tuple(range(1, self._table.ndim)))
         n_written = int(np.flatnonzero(is_written)[-1]) + 1 if is_written.any() else 0

@@ -42,16 +42,15 @@ class LocatedItems:
     num_threads: int
     slot_of: Callable[[int], tuple[int, ...]]
 
-    def decode(self, num_threads: int | None = None) -> None:
+    def decode(self) -> None:
         """Decode the items into :attr:`out`.
 
-        :param num_threads: the number of threads that may decode, if it is another one
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
         out = self.out
         stored = out if out.dtype == self.dtype else np.empty(out.shape, self.dtype)
         try:
-            decode(self.batch, self.layout, stored, num_threads or self.num_threads)
+            decode(self.batch, self.layout, stored, self.num_threads)
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, error.index, self.slot_of(error.index)) from error
         if stored is not out:

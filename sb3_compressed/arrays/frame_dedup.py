@@ -13,15 +13,13 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.codec_choice import Choice
 from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, layout_from_state, layout_to_state
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.slot_store import Slot, slot_n_frames, with_handles
-from sb3_compressed.arrays.time_budget import TimeBudget
-from sb3_compressed.codecs import Codec, TrainableCodec
+from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.codec import UINT8
 from sb3_compressed.common.warning import warn_user
 
@@ -41,7 +39,7 @@ class FrameDeduplicator:
     episode ends need no ``done``: they simply do not match.
 
     The arrays of one stream of observations, ``observations`` and ``next_observations``, share a deduplicator. With it,
-    they share the codec, which is trained and chosen on the frames that are encoded here.
+    they share the codec, which is trained on the frames that are encoded here.
 
     :param encoder: encodes what is new
     :param detector: detects the layout from the rows, for the encoder if it has none, otherwise to warn once if another
@@ -52,9 +50,6 @@ class FrameDeduplicator:
         self.encoder = encoder
         self._detector = detector
         self._trainer = CodecTrainer()
-        self._unchosen: tuple[Codec, Codec] | None = None  # the codec in use, and its unchosen_codec
-        #: The time that coding may take; ``None`` where the codec is not chosen.
-        self.budget: TimeBudget | None = None
         self._last_slots: list[Slot] = []  # of the last row, one of each environment
         self._previous: PreviousRow | None = None  # its observations
         #: Acquired while rows are encoded: one thread may assign observations while another one adds.
@@ -64,24 +59,23 @@ class FrameDeduplicator:
         #: The array to which a row was assigned last, by its id, and the row.
         self.last_assigned = (0, 0)
 
-    def encode_rows(self, *rows: NDArray[Any], num_threads: int = 1, n_steps: int = 1) -> list[list[Slot]]:
+    def encode_rows(self, *rows: NDArray[Any], n_steps: int = 1) -> list[list[Slot]]:
         """Encode the next observation of every environment, or the next two, such as ``obs`` and ``next_obs``.
 
         :param rows: arrays ``(n_steps * n_envs, *item_shape)`` of the encoder's dtype, one or two; they are not kept
-        :param num_threads: 1 to train the codec in this call where a training is due, more for another thread
         :param n_steps: steps that follow each other; more than 1 for two rows only
         :return: for each row of each step the slots of its environments
         :raises Exception: what the codec's training raised, once; these rows can be encoded again
         """
         with self._lock:
-            return self._encode_rows(rows, num_threads, n_steps)
+            return self._encode_rows(rows, n_steps)
 
-    def _encode_rows(self, rows: Sequence[NDArray[Any]], num_threads: int, n_steps: int) -> list[list[Slot]]:
+    def _encode_rows(self, rows: Sequence[NDArray[Any]], n_steps: int) -> list[list[Slot]]:
         first, encoder = rows[0], self.encoder
         if len(rows) > 1 and (self._detector is not None or rows[1].strides != first.strides):
             n_envs = len(first) // n_steps
             each = [row[begin : begin + n_envs] for begin in range(0, len(first), n_envs) for row in rows]
-            return [slots for row in each for slots in self.encode_rows(row, num_threads=num_threads)]
+            return [slots for row in each for slots in self.encode_rows(row)]
         if self._detector is not None:
             self._detect_layout(self._detector, first)
         previous = self._previous
@@ -102,13 +96,11 @@ class FrameDeduplicator:
         self._last_slots = slots[-1]
         previous.is_valid = True  # only now: whatever interrupts this, no row is valid without its payloads
         if encoder.handle is not None:  # the codec is trainable
-            self._trainer.observe(encoder, frames, payloads, in_background=num_threads > 1, budget=self.budget)
+            self._trainer.observe(encoder, frames, payloads)
         return slots
 
     def encode_assigned_steps(self, steps: NDArray[Any], previous: list[Slot]) -> list[list[Slot]]:
         """Encode observations that are assigned to rows of an array; the next :meth:`encode_rows` continues as before.
-
-        The codec trains in this call, since many more frames would come until another thread has trained it.
 
         :param steps: observations that follow each other, ``(n_steps, n, *item_shape)``
         :param previous: the slots of the row before them, ``n`` or none
@@ -137,20 +129,9 @@ class FrameDeduplicator:
             self._last_slots, self._previous = (last_slots, last_row) if is_unchanged else ([], None)
         return slots
 
-    @property
-    def unchosen_codec(self) -> Codec:
-        """The codec with the settings that it has before it is chosen, for saved buffers; the same object each time."""
-        codec = self.encoder.codec
-        if self._trainer.trigger.choice is None or not isinstance(codec, TrainableCodec):
-            return codec
-        if self._unchosen is None or self._unchosen[0] is not codec:
-            self._unchosen = codec, codec.unchosen()
-        return self._unchosen[1]
-
-    @property
-    def choice(self) -> Choice | None:
-        """The last choice of the codec, ``None`` if there was none."""
-        return self._trainer.trigger.choice
+    def set_capacity(self, n_frames: int) -> None:
+        """Set how many new frames the full buffer has, 0 where they take no memory."""
+        self._trainer.capacity = n_frames
 
     def set_layout(self, layout: FrameLayout) -> None:
         """Set the encoder's layout, which is not known yet."""
@@ -160,10 +141,6 @@ class FrameDeduplicator:
         self._last_slots = []
         self.encoder.layout = layout
         self._detector = None
-
-    def finish_training(self) -> None:
-        """Wait for a training that was started, so that copies of this object and checkpoints use its result."""
-        self._trainer.finish(self.encoder)
 
     def _join(self, n_new: NDArray[np.int64], payloads: list[bytes]) -> list[list[Slot]]:
         """Return the slots of rows from the payloads of their new frames.
@@ -243,17 +220,17 @@ class FrameDeduplicator:
                 )
 
     def __getstate__(self) -> dict[str, Any]:
-        # The payloads contain the same as the previous row; the buffer sets a time budget.
-        left_out = {"_previous": None, "_unchosen": None, "budget": None, "was_chosen": self.choice is not None}
-        return {name: value for name, value in {**self.__dict__, **left_out}.items() if name not in NOT_COPIED}
+        # The payloads contain the same as the previous row.
+        return {name: value for name, value in {**self.__dict__, "_previous": None}.items() if name not in NOT_COPIED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        was_chosen = state.pop("was_chosen", False)  # pickles of version 0.2 lack it, and the two others
-        self.__dict__.update({"_unchosen": None, "budget": None, **state})
+        of_03 = {"_unchosen", "budget", "was_chosen"}
+        self.__dict__.update({name: value for name, value in state.items() if name not in of_03})
         self.__dict__.update(arrays=WeakValueDictionary(), last_assigned=(0, 0), _lock=threading.RLock())
         self._last_slots = [*map(with_handles, self._last_slots)]
-        if was_chosen and isinstance(self.encoder.codec, TrainableCodec):
-            self.encoder.set_codec(self.encoder.codec.unchosen())
+        codec: Any = self.encoder.codec
+        if state.get("was_chosen") and codec.name == "delta":  # it has the coder that 0.3.0 had chosen
+            self.encoder.set_codec(replace(codec, coder="lz4", tries_delta=True, tries_zstd=True))
 
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the codec."""

@@ -34,7 +34,6 @@ class Cost:
     read: float  # microseconds of a batch
     read_ratio: float
     equal_weights: bool  # whether the training ended with the weights of that with SB3's buffer
-    coder: str  # what `auto` has chosen
 
 
 def costs(measured: Mapping[str, Measurement], capacity: int) -> list[Cost]:
@@ -59,7 +58,6 @@ def costs(measured: Mapping[str, Measurement], capacity: int) -> list[Cost]:
             read=one["read"],
             read_ratio=one["read"] / base["read"],
             equal_weights=one["weights"] == base["weights"],
-            coder=one["coder"],
         )
         for name, one in measured.items()
         if "error" not in one

@@ -111,16 +111,16 @@ def count_chunks(name: str, **setup: Any) -> Measurement:
 def measure_training(name: str, *, n_chunks: int, time_sliced: bool = True, **setup: Any) -> Measurement:
     """Train once with a buffer. Requires a new process.
 
-    The first half of the training is not measured: kernels are compiled and codecs are chosen in it. In the second half
-    it runs in time slices, as other trainings do, see :func:`.pause`.
+    The first half of the training is not measured: kernels are compiled and codecs are trained in it. In the second
+    half it runs in time slices, as other trainings do, see :func:`.pause`.
 
     :param name: name of the buffer
     :param n_chunks: how long to train, see :func:`count_chunks`
     :param time_sliced: whether to pause :data:`N_SLICES` times
     :param setup: the fields of :class:`Setup`
     :return: ``step``, microseconds of a transition in the second half of the training; median microseconds of ``add``
-        and of ``read``, a call of ``sample`` or a batch of ``get``; ``memory``, bytes of the full buffer; ``coder``,
-        what ``auto`` has chosen; ``weights``, a digest
+        and of ``read``, a call of ``sample`` or a batch of ``get``; ``memory``, bytes of the full buffer;
+        ``weights``, a digest
     """
     given = Setup(**setup)
     model = _started_model(name, given)
@@ -141,9 +141,9 @@ def measure_training(name: str, *, n_chunks: int, time_sliced: bool = True, **se
     result: Measurement = {"step": 1e6 * step, "weights": weights_digest(model)}
     result |= {"add": median_us(adds.seconds), "read": median_us(reads.seconds)}
     if name == SB3:
-        return {**result, "memory": _nbytes(buffer) * given.capacity / (buffer.buffer_size * given.n_envs), "coder": ""}
+        return {**result, "memory": _nbytes(buffer) * given.capacity / (buffer.buffer_size * given.n_envs)}
     statistics = buffer_statistics(buffer)
-    return {**result, "memory": statistics.full_memory_nbytes, "coder": statistics.coder}
+    return {**result, "memory": statistics.full_memory_nbytes}
 
 
 def check_memory(setup: Setup, space: spaces.Space[Any], n_others: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer, ReplayBuffer, RolloutBuffer
 
 from sb3_compressed import buffers
+from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
@@ -22,7 +23,9 @@ __all__ = [
     "storage_mode_of",
     "suggest_argument",
     "takes_dicts",
+    "warn_of_prefetch",
     "warn_of_time_limits",
+    "without_deprecated_auto",
 ]
 
 
@@ -120,6 +123,27 @@ def _sampler_hint(argument: str, cls: type) -> str:
     """Return which sampler takes an argument that replay buffer ``cls`` does not, as the end of an error message."""
     sampler = class_with_option(argument) if issubclass(cls, ReplayBuffer) else None
     return f"; pass sampler={sampler}({argument}=...), from sb3_compressed.samplers" if sampler else ""
+
+
+def without_deprecated_auto(
+    compression_method: Any, compression_kwargs: dict[str, Any] | None
+) -> tuple[Any, dict[str, Any] | None]:
+    """Return both without what meant variants of ``"auto"`` in 0.3.0; warn if there was any of it."""
+    given = {"compression_method": compression_method, "compression_kwargs": compression_kwargs}
+    changed = without_old_auto(given)
+    if changed != given:
+        warn_user(
+            "'auto/small', 'auto/fast' and budget are deprecated and have no effect: pass 'auto', or the name of a "
+            "codec",
+            DeprecationWarning,
+        )
+    return changed["compression_method"], changed["compression_kwargs"]
+
+
+def warn_of_prefetch(prefetch: int) -> None:
+    """Warn if a number of batches was passed that 0.3 decoded in another thread."""
+    if prefetch:
+        warn_user(f"prefetch={prefetch} has no effect any more, leave it out", DeprecationWarning)
 
 
 def warn_of_time_limits(what: str) -> None:

@@ -2,7 +2,7 @@
 
 A compressed buffer is its SB3 counterpart with a :class:`~sb3_compressed.arrays.CompressedArray` for each array of
 observations, and short methods of its own that write a step and read a batch. Normalization, and drawing rows without a
-sampler or prefetching, are SB3's code. This file
+sampler, are SB3's code. This file
 
 - constructs the buffer without SB3's allocation (:mod:`.allocation`), and replaces its arrays of observations;
 - encodes and writes observations;
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, get_args
@@ -31,10 +30,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import ALIGNMENT, BatchPool
-from sb3_compressed.arrays.codec_choice import Choice
 from sb3_compressed.arrays.frame_layout import FrameStack
-from sb3_compressed.arrays.loop_timing import LoopTiming
-from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.buffers.allocation import ActionArray, ObservationShape
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
@@ -42,16 +38,19 @@ from sb3_compressed.buffers.arguments import (
     parent_signature,
     storage_mode_of,
     takes_dicts,
+    warn_of_prefetch,
+    without_deprecated_auto,
 )
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
 from sb3_compressed.buffers.array_formats import Formats, formats_of
-from sb3_compressed.buffers.compression_plan import plan_arrays
+from sb3_compressed.buffers.compression_plan import plan_arrays, without_old_auto
 from sb3_compressed.buffers.memory_statistics import statistics_of
 from sb3_compressed.buffers.number_attribute import NumberAttribute
 from sb3_compressed.buffers.output_format import OutputDtype, output_tensors
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
 from sb3_compressed.codecs import Codec
+from sb3_compressed.codecs.registry import AUTO
 from sb3_compressed.common.memory import available_memory
 from sb3_compressed.common.spaces import Key
 from sb3_compressed.common.threads import validate_num_threads
@@ -79,13 +78,11 @@ class CompressedBuffer(BaseBuffer):
     Takes all arguments of the parent class, by position or name, and:
 
     :param compression_method: shorthand of a codec, e.g. ``"zstd-5"`` for zstd with level -5 and ``"zstd5"`` for
-        level 5, or a codec. ``"auto"`` takes the least memory for which coding takes at most 2% of the time of
-        the training, which is measured while that runs; ``"auto/small"`` may take 10% and ``"auto/fast"`` 0.5%. These
-        do not compress observations of less than 1 kB,
-        or float observations of one or two dimensions unless ``dtypes`` or ``frame_stack`` is passed. For a Dict space
-        also a mapping from its keys
-    :param compression_kwargs: keyword arguments of the codec, e.g. ``dict(compresslevel=5)``; for ``"auto"`` another
-        time budget, e.g. ``dict(budget=0.05)`` for 5%
+        level 5, or a codec. ``"auto"`` stores each frame as differences from others, as a block of LZ4, or
+        uncompressed, whichever is smallest. It does not compress observations of less than 1 kB, or float observations
+        of one or two dimensions unless ``dtypes`` or ``frame_stack`` is passed. For a Dict space also a mapping from
+        its keys
+    :param compression_kwargs: keyword arguments of the codec, e.g. ``dict(compresslevel=5)``
     :param dtypes: the result of :func:`~sb3_compressed.find_buffer_dtypes`, or a dtype to store elements in. One that
         cannot represent every value of the space's dtype is the only lossy option, and warns
     :param frame_stack: how to find stacked frames: ``"auto"`` from the data, the number of frames, or ``None``. For a
@@ -94,17 +91,14 @@ class CompressedBuffer(BaseBuffer):
     :param normalize_images: whether to divide image observations by 255 (as float32), for your own training code.
         SB3's policies do that themselves, when they act and when they train: leave it off with its algorithms
     :param num_threads: number of threads that decode large batches, the calling one included; ``None`` for the number
-        of cores that the process may use, up to four. Unless it is 1, codecs train in another thread of low priority;
-        their payloads then depend on timing, but never the decoded content
+        of cores that the process may use, up to four
     :param storage: for replay buffers, a folder to store compressed observations in instead of memory. Each ``add`` is
         one transaction: if the process is killed, the folder contains every ``add`` that was completed
     :param storage_mode: what to do if the folder contains a buffer: ``"create"`` raises, ``"resume"`` continues with
         the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
         transitions, with a warning; ``repair_report`` lists them, except those of damaged commits at the very end.
         ``resume=True``, ``overwrite=True`` and ``resume=True, repair=True`` are shorthands
-    :param prefetch: for replay buffers with a sampler, how many batches another thread decodes ahead of ``sample``;
-        each batch is then drawn that many calls earlier. 0 draws each batch when it is sampled. Without a sampler, it
-        has no effect and warns: the next batch is decoded ahead anyway, and drawn when it is sampled
+    :param prefetch: deprecated, has no effect
     :param sampler: for replay buffers, which transitions a batch consists of: ``"uniform"`` for SB3's own sampling,
         another name of :func:`~sb3_compressed.samplers.available_samplers`, or a
         :class:`~sb3_compressed.samplers.Sampler`, which is copied
@@ -123,10 +117,10 @@ class CompressedBuffer(BaseBuffer):
     observations: Any = ArrayAttribute()
     next_observations: Any = ArrayAttribute()
 
+    #: The codec that ``"auto"`` compresses with.
+    _auto_codec: ClassVar[str] = AUTO
     #: The methods of SB3 and sb3-contrib that these classes implement themselves and never call.
     REIMPLEMENTED: ClassVar[Methods] = ()
-    #: Batches that are in memory at a time: one that is trained on while the next one is decoded.
-    _n_batches_in_memory: ClassVar[int] = 2
     #: Whether the class is from this package, so that no code of a user replaces its methods.
     _is_from_this_package: ClassVar[bool] = False
 
@@ -163,9 +157,10 @@ class CompressedBuffer(BaseBuffer):
             raise ValueError(f"output_dtype must be one of {get_args(OutputDtype)}, got {output_dtype!r}")
         self.output_dtype = output_dtype
         self.normalize_images = normalize_images
-        self.compression_method = compression_method
         self.num_threads = validate_num_threads(num_threads)
         compression_kwargs = merge_codec_kwargs(compression_kwargs, kwargs)
+        compression_method, compression_kwargs = without_deprecated_auto(compression_method, compression_kwargs)
+        self.compression_method = compression_method
         storage_mode = storage_mode_of(storage_mode, kwargs)
 
         options = {
@@ -180,18 +175,18 @@ class CompressedBuffer(BaseBuffer):
         _require_supported(type(self), space)
         on_disk = storage != "memory"
         self._plans = plan_arrays(
-            space, compression_method, compression_kwargs or {}, dtypes, frame_stack, on_disk=on_disk
-        )
+            space, compression_method, compression_kwargs or {}, dtypes, frame_stack,
+            on_disk=on_disk, auto_codec=self._auto_codec,
+        )  # fmt: skip
         #: For each key with compressed observations, an unwritten array that its arrays are created from.
         self._new_arrays: dict[Key, CompressedArray] = {}
         self._construct_parent(self._adapt_arguments(arguments))
-        self._batch_pool = BatchPool(self._n_batches_in_memory)
+        self._batch_pool = BatchPool()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
         self._set_sampler(sampler)
-        self._set_prefetch(prefetch)
+        warn_of_prefetch(prefetch)
         self._open_storage(storage, storage_mode)
-        self._set_time_budgets()
         self._formats = formats_of(self)
         if not on_disk:
             self._warn_of_memory()
@@ -211,14 +206,6 @@ class CompressedBuffer(BaseBuffer):
         """
         if storage != "memory" or mode != "create":
             raise StorageError(f"storage is for replay buffers; a {type(self).__name__} is refilled at each rollout")
-
-    def _set_prefetch(self, n_batches: int) -> None:
-        """Select how many batches are drawn and decoded ahead, after the sampler was selected.
-
-        :raises ValueError: if that is not possible
-        """
-        if n_batches != 0:
-            raise ValueError(f"prefetch is for replay buffers; a {type(self).__name__} returns each transition once")
 
     def _set_sampler(self, sampler: str | Sampler) -> None:
         """Select which transitions a batch consists of.
@@ -254,43 +241,9 @@ class CompressedBuffer(BaseBuffer):
             self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, dtype, num_threads=self.num_threads)
         return self._new_arrays[key].new_sharing_frames()
 
-    #: Observations of a transition in a batch.
-    _items_per_sample: ClassVar[int] = 1
-
-    def _set_time_budgets(self, timing: LoopTiming | None = None) -> None:
-        """Let the codecs that can be chosen while a training runs be chosen by the time that the training has.
-
-        :param timing: that of the loop around the buffer, ``None`` for a new one
-        """
-        self._loop_timing = timing or LoopTiming()
-        n_streams = max(len(self._new_arrays), 1)
-        for key, array in self._arrays():
-            if isinstance(array, CompressedArray):
-                budget = TimeBudget(
-                    self._loop_timing,
-                    self._plans[key].share / n_streams,
-                    1 / n_streams,
-                    self._items_per_sample,
-                    array.shape[0] * math.prod(array.slots.shape[1:]),
-                    self.size() * self.n_envs,
-                    self._may_encode_later,
-                )
-                array.set_time_budget(budget)
-
-    @property
-    def _may_encode_later(self) -> bool:
-        """Whether frames may be encoded again when they are no longer new."""
-        return False
-
     def _arrays(self) -> list[tuple[Key, Any]]:
         """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
         return buffer_state.observation_arrays(self)
-
-    @property
-    def choices(self) -> dict[Key, Choice]:
-        """The last choice of the codec of each stream of observations that was chosen while a training ran."""
-        arrays = {key: array for key, array in self._arrays() if isinstance(array, CompressedArray)}
-        return {key: array.choice for key, array in arrays.items() if array.choice is not None}
 
     def __repr__(self) -> str:
         statistics = statistics_of(self)
@@ -350,11 +303,7 @@ class CompressedBuffer(BaseBuffer):
         parent = getattr(super(), "__getstate__", None)  # from Python 3.11 on, every object has it
         state = parent() if parent else None
         attributes = self.__dict__ if state is None else state
-        return {
-            name: value
-            for name, value in attributes.items()
-            if not isinstance(value, MethodTimer) and name not in ("_loop_timing", "_recompressors")
-        }
+        return {name: value for name, value in attributes.items() if not isinstance(value, MethodTimer)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if parent := getattr(super(), "__setstate__", None):  # HER's has one
@@ -364,7 +313,8 @@ class CompressedBuffer(BaseBuffer):
         self.pos, self.full = self.pos, self.full  # of other kinds in pickles of version 0.3
         if "_formats" not in state:
             self._formats = formats_of(self)
-        self._set_time_budgets()
+        vars(self).update(without_old_auto({"compression_method": self.compression_method}))
+        self.given_arguments = without_old_auto(self.given_arguments)
 
     # -- adding ----------------------------------------------------------------------------------------------
 
@@ -498,8 +448,7 @@ def _describe_storage(array: Any) -> str:
     """Return how an array stores observations, for ``repr`` of a buffer."""
     if not isinstance(array, CompressedArray):
         return "uncompressed"
-    codec = "auto, no codec chosen yet" if getattr(array.codec, "objective", "") else repr(array.codec)
-    return f"{array.n_frames} {'frames' if array.n_frames > 1 else 'frame'}, {array.choice or codec}"
+    return f"{array.n_frames} {'frames' if array.n_frames > 1 else 'frame'}, {array.codec!r}"
 
 
 def _require_supported(cls: type[CompressedBuffer], space: spaces.Space[Any]) -> None:

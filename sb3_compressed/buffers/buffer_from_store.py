@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sb3_compressed.buffers.array_formats import formats_of
+from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.buffers.mixed_checkpoint import is_mixed
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
@@ -109,7 +110,6 @@ def buffer_from_store(
             return _construct(cls, store, stored, {**given, "storage": store})
         buffer = _construct(cls, store, stored, given)
         checkpoint = load_into(buffer, store)
-        buffer._set_time_budgets()  # of a buffer with this content
         buffer._formats = formats_of(buffer)  # some may be those of arrays that a user assigned
         if isinstance(store, DamagedStore) and report is not None:
             report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
@@ -166,7 +166,7 @@ def _stored_arguments(cls: type[StoredReplay], store: ArrayStore, given: Collect
             f"{folder} was saved by {store.metadata.get('class')} with the arguments {', '.join(sorted(stored))}; "
             f"{cls.__name__} does not take {', '.join(wrong)}"
         )
-    return {name: value for name, value in stored.items() if name in taken}
+    return without_old_auto({name: value for name, value in stored.items() if name in taken})
 
 
 def _is_default(value: Any, defaults: Mapping[str, Any], name: str) -> bool:

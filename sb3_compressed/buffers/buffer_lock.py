@@ -13,9 +13,6 @@ import threading
 from typing import Any
 from weakref import WeakValueDictionary
 
-# Imported first, so that its fork handlers run after those below: a thread that samples waits for threads that decode.
-import sb3_compressed.common.threads  # noqa: F401
-
 __all__ = ["new_lock"]
 
 

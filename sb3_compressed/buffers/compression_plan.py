@@ -13,15 +13,14 @@ from numpy.typing import DTypeLike
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
-from sb3_compressed.arrays.time_budget import SHARES
 from sb3_compressed.codecs import Codec, get_codec
-from sb3_compressed.codecs.registry import AUTO, is_auto
+from sb3_compressed.codecs.registry import AUTO, OLD_AUTO
 from sb3_compressed.common.spaces import Key, space_dtype, space_parts, space_shape
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CodecError
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 
-__all__ = ["CompressionPlan", "plan_arrays"]
+__all__ = ["CompressionPlan", "plan_arrays", "without_old_auto"]
 
 #: Smaller items take about as much memory compressed as not, and are slower to read: Python's overhead for a slot and
 #: its payload is about 130 bytes, and sharing next observations saves half at most.
@@ -36,14 +35,12 @@ class CompressionPlan:
     :param codec: the codec
     :param frame_stack: as for :class:`~sb3_compressed.CompressedArray`
     :param elem_type: the dtype of stored elements; ``None`` for the array's own
-    :param share: the share of a training's time that coding may take, where the codec is chosen while a training runs
     """
 
     item_shape: tuple[int, ...]
     codec: Codec
     frame_stack: FrameStack
     elem_type: np.dtype[Any] | None
-    share: float = SHARES["balanced"]
 
     def new_array(self, rows: int, n_envs: int, dtype: DTypeLike, *, num_threads: int) -> CompressedArray:
         """Return an unwritten array for ``rows`` observations of ``n_envs`` environments."""
@@ -74,6 +71,7 @@ def plan_arrays(
     frame_stack: FrameStack | Mapping[str, FrameStack],
     *,
     on_disk: bool = False,
+    auto_codec: str = AUTO,
 ) -> dict[Key, CompressionPlan]:
     """Return how each part of an observation space is compressed; missing parts stay plain arrays.
 
@@ -81,6 +79,7 @@ def plan_arrays(
     every key. Each option may be a mapping from keys of a Dict space.
 
     :param on_disk: whether slots are on disk, where vectors are slots, too
+    :param auto_codec: the shorthand of the codec that ``"auto"`` compresses with
     :raises ValueError: if an option does not fit the space
     """
     parts = space_parts(space)
@@ -101,6 +100,7 @@ def plan_arrays(
                 *_dtypes_for_key(dtypes, key),
                 _for_key(frame_stack, key),
                 on_disk=on_disk,
+                auto_codec=auto_codec,
             )
         except ValueError as error:
             if key is None:
@@ -120,18 +120,22 @@ def _plan_array(
     frame_stack: FrameStack,
     *,
     on_disk: bool,
+    auto_codec: str,
 ) -> CompressionPlan | None:
     """Return how observations of one space are compressed, ``None`` if they are not; validate options in any case."""
-    codec, share = _codec_and_share(method, codec_kwargs)
+    is_auto = method == AUTO
+    if is_auto and codec_kwargs:
+        raise CodecError(f"{AUTO!r} takes no arguments, got {[*codec_kwargs]}; pass the name of a codec to set its own")
+    codec = get_codec(auto_codec if is_auto else method, **codec_kwargs)
     if runs_type is not None and hasattr(codec, "runs_type"):
         codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
     shape = space_shape(space)
     is_explicit = frame_stack is not None and frame_stack != AUTO
     if is_explicit:
         validate_n_frames(frame_stack)
-        if not is_auto(method) or _is_large(space):  # a small part of a Dict need not be a stack
+        if not is_auto or _is_large(space):  # a small part of a Dict need not be a stack
             explicit_layout(shape, frame_stack)  # type: ignore[arg-type]
-    if is_auto(method) and not (_is_large(space) and (is_explicit or elem_type is not None or _may_compress(space))):
+    if is_auto and not (_is_large(space) and (is_explicit or elem_type is not None or _may_compress(space))):
         if not (on_disk and is_stored_as_slots(shape, space_dtype(space))):
             return None
         codec = get_codec("none")
@@ -140,28 +144,24 @@ def _plan_array(
             f"dtypes stores observations of {dtype} as {elem_type}, {elem_type.itemsize // dtype.itemsize} times the "
             "memory of each value, and no content is gained: leave it out"
         )
-    return CompressionPlan(shape, codec, frame_stack, elem_type, share)
+    return CompressionPlan(shape, codec, frame_stack, elem_type)
 
 
-def _codec_and_share(method: str | Codec, codec_kwargs: Mapping[str, Any]) -> tuple[Codec, float]:
-    """Return the codec, and the share of a training's time that it may take if it is chosen while that runs.
+def without_old_auto(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of a buffer without what meant variants of ``"auto"`` in 0.3.0.
 
-    :raises ValueError: for a wrong argument
+    These were the compression methods ``"auto/small"`` and ``"auto/fast"``, and the argument ``budget`` of the codec.
     """
-    if is_auto(method) and (unknown := sorted(codec_kwargs.keys() - {"budget"})):
-        raise CodecError(
-            f"{method!r} takes no arguments but budget, got {unknown}; pass the name of a codec to set its own"
-        )
-    if not (is_auto(method) and "budget" in codec_kwargs):
-        codec = get_codec(method, **codec_kwargs)
-        return codec, SHARES.get(getattr(codec, "objective", ""), SHARES["balanced"])
-    budget = codec_kwargs["budget"]
-    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget <= 1:
-        raise CodecError(
-            f"budget must be the share of a training's time that compression may take, more than 0 and at most 1, as "
-            f"0.02 for 2%; got {budget!r}"
-        )
-    return get_codec(method), float(budget)
+    changed = dict(arguments)
+    method, codec_kwargs = changed.get("compression_method", AUTO), changed.get("compression_kwargs")
+    if isinstance(method, Mapping):
+        changed["compression_method"] = {key: AUTO if each in OLD_AUTO else each for key, each in method.items()}
+    elif method in OLD_AUTO:
+        changed["compression_method"] = method = AUTO
+    may_have_budget = method == AUTO or isinstance(method, Mapping)
+    if may_have_budget and isinstance(codec_kwargs, Mapping) and "budget" in codec_kwargs:
+        changed["compression_kwargs"] = {name: value for name, value in codec_kwargs.items() if name != "budget"}
+    return changed
 
 
 def _is_large(space: spaces.Space[Any]) -> bool:

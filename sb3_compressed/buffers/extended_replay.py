@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.loop_timing import LoopTiming
-from sb3_compressed.arrays.recompression import Recompressor
 from sb3_compressed.buffers.stored_replay import StoredReplay
 from sb3_compressed.buffers.validation import (
     kinds_of_step,
@@ -22,7 +20,6 @@ from sb3_compressed.buffers.validation import (
     validate_per_env,
 )
 from sb3_compressed.common.interrupts import deferred_interrupts
-from sb3_compressed.common.threads import default_num_threads
 from sb3_compressed.common.tree_map import leaves, tree_map
 
 __all__ = ["CHUNK_STEPS", "ExtendedReplay"]
@@ -57,21 +54,6 @@ class ExtendedReplay(StoredReplay):
     #: Whether steps are written again that Ctrl-C interrupted.
     _is_writing_again: bool = False
 
-    @property
-    def _may_encode_later(self) -> bool:
-        return self.num_threads > 1 and default_num_threads() > 1 and self._storage is None
-
-    def _set_time_budgets(self, timing: LoopTiming | None = None) -> None:
-        super()._set_time_budgets(timing)
-        self._recompressors = {key: Recompressor() for key in self._new_arrays} if self._may_encode_later else {}
-
-    def _recompress(self, n_rows: int) -> None:
-        """Replace payloads of older rows by smaller ones, after so many rows were added."""
-        for key, recompressor in self._recompressors.items():
-            if recompressor.count_rows(n_rows):
-                arrays = [array for other, array in self._arrays() if other == key]
-                recompressor.advance(arrays, self.pos)
-
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add a transition of every environment, as SB3's buffer does.
 
@@ -87,7 +69,6 @@ class ExtendedReplay(StoredReplay):
         """
         with self._lock:
             storage = self._storage
-            self._loop_timing.add(self.n_envs)
             if storage is not None:  # before anything is written
                 storage.wait_to_write("added")
                 storage.take_replaced_arrays(self)
@@ -111,8 +92,6 @@ class ExtendedReplay(StoredReplay):
                 storage.begin_row(self, done)
                 self._write_whole(1, encoded, action, reward, done, timeouts, infos)
                 storage.commit_row(self)
-            if self._recompressors:
-                self._recompress(1)
 
     def _write_whole(self, n_steps: int, *values: Any) -> None:
         """Write validated steps, all of their values even if Ctrl-C comes in between, and let the sampler know.
@@ -332,14 +311,12 @@ class ExtendedReplay(StoredReplay):
 
     def _add_chunk(self, steps: Steps, n_steps: int) -> None:
         """Add steps that do not wrap around."""
-        self._loop_timing.add(n_steps * self.n_envs)
         obs, next_obs, action, reward, done, timeouts = steps.at(0) if n_steps == 1 else steps
         encode = CompressedArray.encode_rows if n_steps == 1 else CompressedArray.encode_steps
         encoded = self._encode(obs, next_obs, encode=encode)
         if self._storage is not None:
             self._storage.count_joint_rows(n_steps)
         self._write_whole(n_steps, encoded, action, reward, done, timeouts, None)
-        self._recompress(n_steps)
 
 
 def _stacked(values: Any) -> Any:

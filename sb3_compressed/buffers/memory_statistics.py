@@ -1,4 +1,4 @@
-"""``buffer_statistics``: memory, compression, shared frames and batches of a buffer, in constant time."""
+"""``buffer_statistics``: memory, compression, and shared frames of a buffer, in constant time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.codec_choice import OBJECT_NBYTES, Choice
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, tables_nbytes
 from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.codecs import TrainableCodec
@@ -26,7 +25,7 @@ __all__ = ["BufferStatistics", "buffer_statistics", "statistics_of"]
 
 @dataclass(frozen=True)
 class BufferStatistics:
-    """Number of transitions in a buffer, their size, and how many batches were decoded ahead.
+    """Number of transitions in a buffer, and their size.
 
     :ivar transitions: transitions of all environments
     :ivar memory_nbytes: bytes of memory of all arrays, actions and rewards included. Memory that NumPy has reserved and
@@ -43,16 +42,8 @@ class BufferStatistics:
         :func:`~sb3_compressed.load_checkpoint`. The trained state of the current codec counts even if no payload needs
         it yet
     :ivar raw_memory_nbytes: ``memory_nbytes`` of SB3's buffer
-    :ivar full_memory_nbytes: ``memory_nbytes`` of the full buffer, if all of its frames take as much as what ``auto``
-        has chosen for most of them, or as those of now; 0 for an empty buffer
-    :ivar batches: batches that this object has sampled, if it decodes the next batch ahead by itself; otherwise 0, as
-        with ``num_threads=1``, a sampler or ``prefetch``
-    :ivar batches_decoded_ahead: of ``batches``, those that were decoded before they were sampled
-    :ivar coder: what ``auto`` has chosen while a training runs and why: the coder, and what its neighbors would take;
-        empty before
-    :ivar coding_share: the share of the training's time, from 0 to 1, that this takes more than uncompressed frames;
-        negative if it takes less
-    :ivar coding_budget: the share that it may take
+    :ivar full_memory_nbytes: ``memory_nbytes`` of the full buffer, if all of its frames take as much as those of now;
+        0 for an empty buffer
     """
 
     transitions: int
@@ -66,11 +57,6 @@ class BufferStatistics:
     loaded_memory_nbytes: int = 0
     raw_memory_nbytes: int = 0
     full_memory_nbytes: int = 0
-    batches: int = 0
-    batches_decoded_ahead: int = 0
-    coder: str = ""
-    coding_share: float = 0.0
-    coding_budget: float = 0.0
 
     @property
     def compression_ratio(self) -> float:
@@ -86,11 +72,6 @@ class BufferStatistics:
     def shared_frames(self) -> float:
         """Fraction of all frames, from 0 to 1, that are references to another stored frame."""
         return 1 - self.stored_frames / self.frames if self.frames else 0.0
-
-    @property
-    def decoded_ahead(self) -> float:
-        """Fraction of ``batches``, from 0 to 1, that were decoded ahead; 0 without any."""
-        return self.batches_decoded_ahead / self.batches if self.batches else 0.0
 
 
 def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> BufferStatistics:
@@ -138,12 +119,10 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
     others_nbytes = filled * sum(array.nbytes for array in others)
     raw_nbytes = filled * buffer.raw_observations_nbytes
     pool = getattr(buffer, "_batch_pool", None)
-    predicted_batch = getattr(buffer, "_predicted_batch", None)
-    choices = getattr(buffer, "choices", {})
     is_in_memory = getattr(buffer, "is_in_memory", True)
     full = sum(  # of a folder, the tables are in memory, and do not grow
-        _full_nbytes(arrays, part, filled, choices.get(key)) if is_in_memory else part.nbytes
-        for (key, arrays), part in zip(by_key.items(), parts, strict=True)
+        _full_nbytes(arrays, part, filled) if is_in_memory else part.nbytes
+        for arrays, part in zip(by_key.values(), parts, strict=True)
     )
     return BufferStatistics(
         transitions=buffer.size() * buffer.n_envs,
@@ -157,11 +136,6 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
         loaded_memory_nbytes=round(sum(part.loaded_nbytes for part in parts) + others_nbytes),
         raw_memory_nbytes=round(raw_nbytes + others_nbytes),
         full_memory_nbytes=round(full + sum(array.nbytes for array in others)) if filled else 0,
-        batches=0 if predicted_batch is None else predicted_batch.n_drawn,
-        batches_decoded_ahead=0 if predicted_batch is None else predicted_batch.n_decoded_ahead,
-        coder="; ".join(f"{'' if key is None else f'{key}: '}{choice}" for key, choice in choices.items()),
-        coding_share=sum(choice.share for choice in choices.values()),
-        coding_budget=sum(choice.load.share for choice in choices.values()),
     )
 
 
@@ -189,20 +163,16 @@ def _part(
     return MemoryEstimate(nbytes, nbytes, nbytes, n_items, n_items)
 
 
-def _full_nbytes(arrays: Sequence[Any], part: MemoryEstimate, filled: float, choice: Choice | None) -> float:
+def _full_nbytes(arrays: Sequence[Any], part: MemoryEstimate, filled: float) -> float:
     """Return the memory of the observations and next observations of one key in a full buffer in memory.
 
     :param part: what they take now
     :param filled: fraction of the buffer that is written
-    :param choice: what ``auto`` has chosen, which was not used yet for what was written before
     """
     fixed = sum(codec.nbytes for codec in part.codecs)
     if isinstance(arrays[0], CompressedArray):
         fixed += tables_nbytes([array.slots for array in arrays])
-    growing = part.nbytes - fixed
-    if choice is not None:
-        growing += part.n_payloads * (choice.final.nbytes - OBJECT_NBYTES) - part.payload_nbytes
-    return fixed + growing / filled if filled else fixed
+    return fixed + (part.nbytes - fixed) / filled if filled else fixed
 
 
 def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: CompressedBuffer | StoredBuffer) -> bool:

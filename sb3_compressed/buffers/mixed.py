@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Iterator, Sequence
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,15 +17,9 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.utils import get_device
 
 from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.buffers.mixed_checkpoint import (
-    MAX_PREFETCH,
-    MixedManifest,
-    complete_folder,
-    part_folder,
-    write_checkpoint,
-)
+from sb3_compressed.buffers.arguments import warn_of_prefetch
+from sb3_compressed.buffers.mixed_checkpoint import MixedManifest, complete_folder, part_folder, write_checkpoint
 from sb3_compressed.buffers.mixed_source import MixedSource, load_part, reason_not_to_save
-from sb3_compressed.buffers.prefetch import Prefetcher, Prefetching
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
     CompressedNStepReplayBuffer,
@@ -63,7 +57,7 @@ def _of_online(name: str) -> Any:
     return property(get, set_value, doc=f"``{name}`` of the online buffer.")
 
 
-class MixedReplayBuffer(Prefetching, ReplayBuffer):
+class MixedReplayBuffer(ReplayBuffer):
     """Samples from several replay buffers by weights. Transitions are added to the first one, the online buffer.
 
     As an argument of a model, with the folders of the other buffers:
@@ -108,7 +102,7 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     :param share: the part of each batch that is from the demonstrations, one number for each folder
     :param buffer_class: class of the online buffer and the demonstrations; by default the compressed one for the space,
         with n-step returns if ``n_steps`` is passed
-    :param prefetch: how many batches to prepare in another thread, as for all replay buffers
+    :param prefetch: deprecated, has no effect
     :param kwargs: arguments of the online buffer
     :raises ValueError: if shares, spaces, n-step returns or output formats do not fit each other
     :raises TypeError: if a demonstration is not a folder
@@ -150,7 +144,8 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         online = buffer_class(buffer_size, observation_space, action_space, device=device, n_envs=n_envs, **kwargs)
         options = {"sampler": kwargs["sampler"]} if "sampler" in kwargs else {}
         others = [MixedSource.open(user_path(folder).absolute(), online, options) for folder in folders]
-        self._mix([MixedSource(online), *others], [1 - sum(shares), *shares], prefetch)
+        self._mix([MixedSource(online), *others], [1 - sum(shares), *shares])
+        warn_of_prefetch(prefetch)
 
     @classmethod
     def from_buffers(
@@ -162,22 +157,21 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
 
         :param buffers: the buffers; only the first one is written to
         :param weights: the part of each batch that is from each buffer, relative to their sum
-        :param prefetch: how many batches to prepare in another thread
+        :param prefetch: deprecated, has no effect
         :raises ValueError: if weights, spaces, n-step returns or output formats do not fit each other
         :raises TypeError: if they are not replay buffers
         """
         mixed = cls.__new__(cls)
-        mixed._mix([MixedSource(buffer) for buffer in buffers], weights, prefetch)
+        mixed._mix([MixedSource(buffer) for buffer in buffers], weights)
+        warn_of_prefetch(prefetch)
         return mixed
 
-    def _mix(self, sources: Sequence[MixedSource], weights: Sequence[float], prefetch: int) -> None:
+    def _mix(self, sources: Sequence[MixedSource], weights: Sequence[float]) -> None:
         buffers = [source.buffer for source in sources]
         _validate_buffers(buffers)
-        validate_integer("prefetch", prefetch, 0)
         self._sources = [*sources]
         self._weights = _normalized(weights, len(buffers))
-        self._prefetcher = Prefetcher(prefetch) if prefetch else None
-        self._batch_pool = BatchPool(2 + prefetch)
+        self._batch_pool = BatchPool()
         self.device = buffers[0].device
 
     # -- buffers ---------------------------------------------------------------------------------------------
@@ -202,7 +196,6 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     @weights.setter
     def weights(self, weights: Sequence[float] | NDArray[np.float64]) -> None:
         self._weights = _normalized(weights, len(self._sources))
-        self.discard_prefetched()
 
     @property
     def online(self) -> ReplayBuffer:
@@ -214,7 +207,6 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     def online(self, buffer: ReplayBuffer) -> None:
         _validate_buffers([buffer, *self.buffers[1:]])
         buffer.device = self.device
-        self.discard_prefetched()
         self._sources[0] = MixedSource(buffer)
 
     @property
@@ -254,7 +246,6 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
     normalize_images = _of_online("normalize_images")
     num_threads = _of_online("num_threads")
     given_arguments = _of_online("given_arguments")
-    choices = _of_online("choices")
     observations_nbytes = _of_online("observations_nbytes")
     raw_observations_nbytes = _of_online("raw_observations_nbytes")
     is_in_memory = _of_online("is_in_memory")
@@ -294,30 +285,21 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
 
     def reset(self) -> None:
         """Remove all transitions of the online buffer."""
-        self.discard_prefetched()
         self.online.reset()
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch from all buffers.
 
         :param batch_size: number of transitions to sample
-        :param env: a ``VecNormalize`` to normalize observations and rewards with; no batches are then prefetched
+        :param env: a ``VecNormalize`` to normalize observations and rewards with
         :return: SB3's samples with the additional fields ``sources`` and, with priorities, ``weights`` and ``indices``
         :raises BufferNotReady: if nothing was added to any buffer with a positive weight yet
         :raises ValueError: if ``batch_size`` is negative
         :raises TypeError: if it is not an integer
         """
-        if self._prefetcher is not None and env is None:
-            return self._prefetcher.sample(partial(self._draw_ahead, batch_size), batch_size, self.device)
         sources = self._sources
         parts = {number: sources[number].buffer.sample(n, env=env) for number, n in self._counts(batch_size).items()}
         return self._mixed_samples(parts)
-
-    def _draw_ahead(self, batch_size: int) -> Callable[[], Any]:
-        """Draw a batch; return a function that decodes it to tensors in main memory, in any thread."""
-        sources = self._sources
-        draws = {number: _drawn_ahead(sources[number].buffer, n) for number, n in self._counts(batch_size).items()}
-        return lambda: self._mixed_samples({number: draw() for number, draw in draws.items()})
 
     def sample_sequences(self, *args: Any, **kwargs: Any) -> SequenceSamples:
         """Sample sequences from the online buffer; see :meth:`.CompressedReplay.sample_sequences`."""
@@ -463,8 +445,7 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         saved = self.saved_buffers()
         classes = [type(saved[number]).__name__ if number in saved else None for number in range(len(self._sources))]
         passes_sampler = any("sampler" in source.options for source in self._sources)
-        prefetch = min(self.prefetch, MAX_PREFETCH)
-        MixedManifest(self._weights.tolist(), classes, passes_sampler, prefetch).write(folder)
+        MixedManifest(self._weights.tolist(), classes, passes_sampler).write(folder)
 
     def saved_buffers(self) -> dict[int, CompressedReplay]:
         """Return the buffers that checkpoints contain, by number: all but demonstrations that are read in place.
@@ -490,7 +471,6 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         demonstrations: Folder | Sequence[Folder] = (),
         buffer_size: int | None = None,
         sampler: Any = None,
-        prefetch: int | None = None,
         **kwargs: Any,
     ) -> MixedReplayBuffer:
         """Load the buffers in a folder.
@@ -500,7 +480,6 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         :param buffer_size: number of transitions of the online buffer, ``None`` for that of the saved one
         :param sampler: a sampler of your own class, of the online buffer and the demonstrations; ``None`` for that of
             the saved buffer
-        :param prefetch: how many batches to prepare in another thread, ``None`` for that of the saved buffer
         :param kwargs: other arguments of all buffers that override the stored ones, such as ``device``; ``env`` of
             hindsight replay; ``repair=True`` as in :func:`~sb3_compressed.load_checkpoint`
         :raises ValueError: if the number of demonstrations is wrong, or they do not fit the other buffers
@@ -527,12 +506,11 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
             else:
                 sources.append(MixedSource(load_part(path, number, name, kwargs)))
         mixed = cls.__new__(cls)
-        mixed._mix(sources, manifest.weights, manifest.prefetch if prefetch is None else prefetch)
+        mixed._mix(sources, manifest.weights)
         return mixed
 
     def close(self) -> None:
-        """Discard prefetched batches, and flush and close the folders of all buffers."""
-        self.discard_prefetched()
+        """Flush and close the folders of all buffers."""
         for buffer in self.buffers:
             if isinstance(buffer, CompressedReplay):
                 buffer.close()
@@ -542,13 +520,13 @@ class MixedReplayBuffer(Prefetching, ReplayBuffer):
         return MethodTimer(self, "add"), MethodTimer(self, "sample")
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("_sources", "_weights", "_prefetcher", "_batch_pool")
-        return {name: vars(self)[name] for name in names}
+        return {name: vars(self)[name] for name in ("_sources", "_weights", "_batch_pool")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # In a new list with new sources: a shallow copy must not change those of the original.
         online = state["_sources"][0].buffer
         vars(self).update(state, _sources=[source.reopened(online) for source in state["_sources"]])
+        vars(self).pop("_prefetcher", None)  # of 0.3.0
 
 
 def _normalized(weights: Sequence[float] | NDArray[np.float64], n_buffers: int) -> NDArray[np.float64]:
@@ -603,15 +581,6 @@ def _can_be_sampled(buffer: ReplayBuffer) -> bool:
 def _has_priorities(buffer: ReplayBuffer) -> bool:
     sampler = getattr(buffer, "sampler", None)
     return sampler is not None and sampler.has_priorities
-
-
-def _drawn_ahead(buffer: Any, batch_size: int) -> Callable[[], Any]:
-    """Draw a batch from a buffer; return a function that returns its samples, in the format of the buffer."""
-    if getattr(buffer, "_can_draw_ahead", False):  # of compressed buffers
-        draw = buffer._draw_ahead(batch_size)
-        return lambda: buffer._output(draw())
-    samples = buffer.sample(batch_size)
-    return lambda: samples
 
 
 @cache

@@ -19,11 +19,10 @@ from sb3_compressed.storage.checked_json import read_object, with_checksum, with
 from sb3_compressed.storage.files import UNFINISHED, flush_path, make_folder_durably
 from sb3_compressed.storage.lock import LOCK_NAME, FolderLock
 
-__all__ = ["MAX_PREFETCH", "MixedManifest", "complete_folder", "is_mixed", "part_folder", "write_checkpoint"]
+__all__ = ["MixedManifest", "complete_folder", "is_mixed", "part_folder", "write_checkpoint"]
 
 MANIFEST_NAME = "mixed.json"
 VERSION = 1
-MAX_PREFETCH = 256  # a folder must not fill the memory
 N_BUFFERS = range(1, 257)
 #: What a save writes to a folder.
 OWN_NAME = re.compile(rf"part-[0-9]+|{LOCK_NAME}|{re.escape(MANIFEST_NAME)}(\.{UNFINISHED})?")
@@ -32,7 +31,7 @@ SCHEMA = {
     "weights": [float, N_BUFFERS],
     "classes": [js.optional(str), N_BUFFERS],
     "passes_sampler": bool,
-    "prefetch": range(MAX_PREFETCH + 1),
+    "prefetch": range(257),
 }
 
 
@@ -43,13 +42,13 @@ class MixedManifest:
     :param weights: the part of each batch that is from each buffer
     :param classes: names of the classes of the buffers, ``None`` for demonstrations that are read in place
     :param passes_sampler: whether demonstrations that are read in place have the sampler of the online buffer
-    :param prefetch: how many batches are prepared in another thread
+    :param prefetch: as 0.3.0 wrote it, without effect
     """
 
     weights: Sequence[float]
     classes: Sequence[str | None]
     passes_sampler: bool
-    prefetch: int
+    prefetch: int = 0
     version: int = VERSION
 
     @classmethod

@@ -51,7 +51,6 @@ class ObservationBatch:
             else {None: (arrays, next_arrays)}
         )
         self._begin_batch = begin_batch
-        self._is_located = False
 
     def locate(self) -> None:
         """Locate the payloads, and copy what is not compressed; the content no longer changes from then on.
@@ -63,38 +62,15 @@ class ObservationBatch:
             if isinstance(array, CompressedArray):
                 self.located[key] = array.locate(self.indices, next_array, self.next_indices, empty=empty)
         self._copy_plain()
-        self._is_located = True
 
-    def decode(self, *, is_ahead: bool = False) -> None:
-        """Locate the observations, unless they are, and decode them, in any thread.
+    def decode(self) -> None:
+        """Locate the observations, and decode them.
 
-        :param is_ahead: whether nothing waits for them, so that half of the threads are left to the training
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
-        if not self._is_located:
-            self.locate()
+        self.locate()
         for items in self.located.values():
-            items.decode(max(items.num_threads // 2, 1) if is_ahead else None)
-
-    def decode_changed(self) -> None:
-        """Decode again what was written since :meth:`locate`, so that the content is that of now.
-
-        :raises CorruptPayload: if a payload is damaged; the error names its slot
-        """
-        for key, items in self.located.items():
-            array, next_array = self._arrays[key]
-            array.decode_changed(items, self.indices, next_array, self.next_indices)
-        if len(self.located) < len(self._arrays):
-            self._copy_plain()
-
-    def is_like(self, other: ObservationBatch) -> bool:
-        """Return whether another batch is of the same transitions of the same arrays."""
-        arrays, others = self._arrays, other._arrays
-        return (
-            np.array_equal(self.indices, other.indices)
-            and arrays.keys() == others.keys()
-            and all(first is second for key in arrays for first, second in zip(arrays[key], others[key], strict=True))
-        )
+            items.decode()
 
     def _copy_plain(self) -> None:
         n = len(self.indices)

@@ -117,9 +117,6 @@ class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
         final_dones = dones[final].astype(np.float32) * (1.0 - timeouts[final].astype(np.float32))
         return _StepsOfReturns(indices, last, final_dones)
 
-    def _observations_at(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> ObservationBatch:
-        return self._observations_until(rows, envs, self._steps_of_returns(rows, envs).last)
-
     def _observations_until(
         self, rows: NDArray[np.int64], envs: NDArray[np.int64], last: NDArray[np.int64]
     ) -> ObservationBatch:
@@ -150,18 +147,6 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         *CompressedReplay.REIMPLEMENTED,
         HerReplayBuffer.add, HerReplayBuffer._get_real_samples, HerReplayBuffer._get_virtual_samples,
     )  # fmt: skip
-    _is_predictable = False  # it draws episodes and goals
-
-    def _set_prefetch(self, n_batches: int) -> None:
-        if n_batches != 0:
-            raise ValueError(
-                f"prefetch={n_batches} is not possible for {type(self).__name__}: its environment computes rewards "
-                "from observations, so these are needed at once"
-            )
-
-    @property
-    def _can_draw_ahead(self) -> bool:
-        return False  # environments receive observations
 
     def joint_commit(self, n_steps: int) -> AbstractContextManager[None]:
         """Do nothing: each ``add`` of hindsight replay is a transaction of its own."""

@@ -15,7 +15,6 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.allocation import begin_allocation, end_allocation
 from sb3_compressed.buffers.array_attributes import ArrayDict
 from sb3_compressed.buffers.base import CompressedBuffer, Methods
-from sb3_compressed.buffers.batch_ahead import BatchAhead
 from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices
 from sb3_compressed.buffers.validation import (
     kind_of,
@@ -45,6 +44,8 @@ class CompressedRollout(CompressedBuffer):
 
     _may_flatten = True
     _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
+    #: A rollout lives for one update and is read once an epoch, so it is not worth training or searching references.
+    _auto_codec = "lz4-block"
 
     def reset(self) -> None:
         """Empty the buffer for the next rollout, as SB3's buffer does."""
@@ -84,7 +85,6 @@ class CompressedRollout(CompressedBuffer):
         if kinds is None or kinds != self._validated_kinds:
             given = (obs,), (action, reward, episode_start, value, log_prob)
             obs, action, reward, episode_start, value, log_prob = self._validate_step(kinds, *given)
-        self._loop_timing.add(self.n_envs)
         encoded = self._encode(obs)
         self._write_extras(**kwargs)
         row = self.pos
@@ -137,16 +137,11 @@ class CompressedRollout(CompressedBuffer):
         return super().get(batch_size)  # type: ignore[misc]  # BaseBuffer has none
 
     def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
-        samples = self._output(super()._get_samples(*args, **kwargs))  # type: ignore[safe-super]
-        self._loop_timing.sample(len(samples.returns))
-        return samples
+        return self._output(super()._get_samples(*args, **kwargs))  # type: ignore[safe-super]
 
 
 class CompressedMinibatches(CompressedRollout):
-    """Mixin of rollout buffers whose batches are single steps.
-
-    While the network trains on a batch of :meth:`get`, another thread decodes the next one.
-    """
+    """Mixin of rollout buffers whose batches are single steps."""
 
     REIMPLEMENTED: ClassVar[Methods] = (
         *CompressedRollout.REIMPLEMENTED,
@@ -156,19 +151,6 @@ class CompressedMinibatches(CompressedRollout):
     _samples_class: ClassVar[type[Any]]
     #: The arrays besides the observations whose first two axes become one for training.
     _flattened: ClassVar[tuple[str, ...]] = ("actions", "values", "log_probs", "advantages", "returns")
-    _n_batches_in_memory = 3  # one of them is decoded ahead
-    #: While ``get`` runs: the batch that is decoded ahead, and the steps of the one after that which is read next.
-    _ahead: tuple[BatchAhead, NDArray[np.int64]] | None = None
-
-    def reset(self) -> None:
-        """Empty the buffer for the next rollout, as SB3's buffer does."""
-        if self._ahead is not None:
-            self._ahead[0].discard()
-            self._ahead = None
-        super().reset()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_ahead"}
 
     def _batches(self, batch_size: int | None) -> Iterator[Any]:
         """Yield batches in random order, as SB3's ``get`` does."""
@@ -177,17 +159,8 @@ class CompressedMinibatches(CompressedRollout):
         if not self.generator_ready:
             self._flatten()
         batch_size = n_steps if batch_size is None else batch_size
-        ahead = BatchAhead() if self._new_arrays and BatchAhead.is_possible(self.num_threads) else None
-        try:
-            for begin in range(0, n_steps, batch_size):
-                end = begin + batch_size
-                if ahead is not None:
-                    self._ahead = ahead, indices[end : end + batch_size]
-                yield self._get_samples(indices[begin:end])
-        finally:  # also of a generator that is not continued
-            if ahead is not None:
-                ahead.discard()
-                self._ahead = None
+        for begin in range(0, n_steps, batch_size):
+            yield self._get_samples(indices[begin : begin + batch_size])
 
     def _flatten(self) -> None:
         """Make one axis of steps and environments, as SB3's ``get`` does."""
@@ -217,34 +190,19 @@ class CompressedMinibatches(CompressedRollout):
             observations = tree_map(lambda array: array[batch_inds], self.__dict__["observations"])
             convert = self.to_torch  # it copies, and NumPy may return views
         values = self._values_at(batch_inds)
-        samples = self._output(self._samples_class(tree_map(convert, observations), *map(convert, values)))
-        if is_ordinary and self._ahead is not None:
-            self._decode_ahead(*self._ahead)  # last, since both threads would wait for the GIL
-        return samples
+        return self._output(self._samples_class(tree_map(convert, observations), *map(convert, values)))
 
     def _observations_of(self, indices: NDArray[np.int64]) -> Any:
-        """Return the observations of some steps; those decoded ahead if these were expected."""
+        """Return the observations of some steps."""
         arrays = self.__dict__["observations"]
         if not self._new_arrays:  # all are plain
             return tree_map(lambda array: array[indices], arrays)
         batch = self._batch_of(indices)
-        if self._ahead is None:
-            batch.decode()
-            self._loop_timing.sample(len(indices))
-        else:
-            ahead, _ = self._ahead
-            ahead.end()
-            batch = ahead.decoded(batch)
-            self._loop_timing.sample(len(indices), is_ready=ahead.was_ready)
+        batch.decode()
         decoded = batch.observations
         if not isinstance(arrays, dict):
             return decoded[None] if decoded else arrays[indices]
         return {key: decoded[key] if key in decoded else array[indices] for key, array in arrays.items()}
-
-    def _decode_ahead(self, ahead: BatchAhead, following: NDArray[np.int64]) -> None:
-        """Decode the batch after the one that was read in another thread, if there is one."""
-        if len(following):
-            ahead.start(self._batch_of(following.copy()))  # a user's method may change its argument
 
     def _batch_of(self, indices: NDArray[np.int64]) -> ObservationBatch:
         """Return the observations of compressed arrays at some steps, not located yet."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.buffers.compression_plan import plan_arrays
+from sb3_compressed.buffers.compression_plan import plan_arrays, without_old_auto
 from sb3_compressed.codecs.registry import AUTO
 from sb3_compressed.common.spaces import Key, space_dtype, space_parts
 from sb3_compressed.errors import StorageError
@@ -66,7 +66,7 @@ class StoredBuffer:
         self.observation_space = space_from_data(metadata["observation_space"])
         self.action_space = space_from_data(metadata["action_space"])
         stored = metadata["arguments"].items()
-        arguments = {name: argument_from_data(value) for name, value in stored if name != "sampler"}
+        arguments = without_old_auto({name: argument_from_data(value) for name, value in stored if name != "sampler"})
         self.given_arguments = arguments
         self.n_envs = arguments.get("n_envs", 1)
         self.buffer_size = max(arguments["buffer_size"] // self.n_envs, 1)

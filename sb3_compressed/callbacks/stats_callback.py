@@ -24,14 +24,11 @@ class BufferStatsCallback(BaseCallback):
     ========================================  ======================================================================
     ``buffer/transitions``                    transitions in the buffer, of all environments
     ``buffer/memory_mb``                      memory of the buffer in MB, with Python's overhead, actions and rewards
-    ``buffer/full_memory_mb``                 memory of the full buffer in MB, estimated from what ``auto`` has chosen
+    ``buffer/full_memory_mb``                 memory of the full buffer in MB, estimated from the present content
     ``buffer/batch_memory_mb``                additional memory in MB that is reused from batch to batch
     ``buffer/compression_ratio``              memory of the observations in SB3's buffer, divided by that in this one
     ``buffer/payload_bytes_per_transition``   compressed bytes per transition
     ``buffer/shared_frames``                  fraction of frames that are stored as references to other frames
-    ``buffer/coder``                          what ``auto`` has chosen while the training runs; not before
-    ``buffer/coding_share``                   share of the training's time that this takes, beyond uncompressed frames
-    ``buffer/coding_budget``                  share that it may take
     ``buffer/add_us``                         mean microseconds of an ``add`` since the last log
     ``buffer/sample_us``                      mean microseconds per batch since the last log
     ========================================  ======================================================================
@@ -116,14 +113,6 @@ class BufferStatsCallback(BaseCallback):
             "payload_bytes_per_transition": statistics.payload_nbytes_per_transition,
             "shared_frames": statistics.shared_frames,
         }
-        if statistics.coder:
-            values |= {
-                "coding_share": statistics.coding_share,
-                "coding_budget": statistics.coding_budget,
-            }
-            choices = getattr(buffer, "online", buffer).choices.values()  # one of each stream of observations
-            names = ", ".join(choice.final.codec.coder_name for choice in choices)
-            self.logger.record("buffer/coder", names, exclude="tensorboard")
         sampler = getattr(buffer, "sampler", None)
         if isinstance(sampler, PrioritizedSampler) and sampler.priority_max:  # once it was drawn from
             values["priority_max"] = sampler.priority_max

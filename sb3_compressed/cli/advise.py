@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["advise"]
 
-CODECS = ("auto", "auto/small", "none")
+CODECS = ("auto", "none")
 
 
 class Wrapper(str, Enum):
@@ -199,9 +199,8 @@ def _report(
         "reason": reason,
         "lines": lines,
     }
-    chosen = [f"{cost.buffer} chose {cost.coder}" for cost in compared if cost.coder]
     code = [python_code(lines)] if lines else []
-    parts: list[RenderableType] = [_table(compared, setup, space), *chosen, _explanation(setup), "", advice, *code]
+    parts: list[RenderableType] = [_table(compared, setup, space), _explanation(setup), "", advice, *code]
     print_result(result, *parts, as_json=as_json)
 
 

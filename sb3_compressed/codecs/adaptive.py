@@ -8,9 +8,9 @@ equal tile, as in LZ77 (Ziv and Lempel 1977). Decoding is copying, which is fast
 A payload begins with one byte ``h``:
 
 - ``h`` < 2: the rest is a payload of ``zstd-dict``, with its header byte ``h``;
-- 252: the rest is the frame, uncompressed and in C order;
-- 253: the rest is a payload of ``zstd-dict`` of the filtered frame, see :mod:`.filtering`;
-- 254: the rest is a block of LZ4 with the dictionary of ``zstd-dict``;
+- 252: the rest is the frame, uncompressed and in C order, as 0.3.0 wrote it;
+- 253: the rest is a payload of ``zstd-dict`` of the filtered frame, as 0.3.0 wrote it, see :mod:`.filtering`;
+- 254: the rest is a block of LZ4 with the dictionary of ``zstd-dict``, which ``auto`` does not train;
 - 255: the rest is the frame, uncompressed and in the order in which the codec stores frames;
 - otherwise: a sequence of pieces. The *source* starts at the first byte of reference ``h - 2`` and advances with the
   frame. A piece is a number, how many bytes to copy from the source, and a second number:
@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs.codec import UINT8, BytesCodec, Levels, TrainableCodec, frame_bytes
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
 from sb3_compressed.codecs.delta_headers import FILTERED, FIRST_REFERENCE, LZ4_BLOCK, RAW, RAW_IN_C_ORDER
-from sb3_compressed.codecs.filtering import PlaneLayout, filtered
+from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.lz4_library import lz4_functions
 from sb3_compressed.codecs.reference_frames import (
     MAX_FRAME_NBYTES,
@@ -50,24 +50,20 @@ from sb3_compressed.codecs.reference_frames import (
     delta_kernels,
     select_references,
 )
-from sb3_compressed.codecs.whole_frames import HC_LEVEL, HEADER_C_ORDER, HEADER_LZ4, Lz4Blocks, raw_payloads
+from sb3_compressed.codecs.whole_frames import HEADER_LZ4, Lz4Blocks, raw_payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload
 
-__all__ = ["OBJECTIVES", "Adaptive", "ReferenceFrames", "coder_of"]
+__all__ = ["Adaptive", "ReferenceFrames", "coder_of"]
 
 #: Coders of frames without a small delta.
-CODERS = "raw", "lz4", "lz4hc", "zstd", "filter"
-#: Levels of Zstandard that ``auto`` may choose. It decodes at the same speed whatever the level.
-LEVELS = 3, 12, 19
-#: The same for filtered frames, which hardly become smaller with a higher level.
-FILTER_LEVELS = 3, 12
-#: Variants of ``auto``: names of time budgets, see :mod:`sb3_compressed.arrays.time_budget`.
-OBJECTIVES = "small", "balanced", "fast"
-#: What a choice between candidates decides.
-CHOSEN = "coder", "compresslevel", "tries_delta", "tries_zstd", "finds_tiles"
+CODERS = "raw", "lz4", "zstd"
+#: Those of 0.3.0 that are decoded only, and what encodes instead.
+OLD_CODERS = {"lz4hc": "lz4", "filter": "zstd"}
 #: Frames of a training sample that searches are tried on.
 N_HELD_OUT = 24
+#: What is decided on them.
+SEARCHES = "tries_delta", "tries_zstd", "finds_tiles"
 #: Frames of more channels are not images.
 MAX_CHANNELS = 4
 
@@ -80,20 +76,22 @@ LOCATION = attrgetter("_location")
 class Adaptive(BytesCodec, TrainableCodec):
     """Stores each frame as differences from trained reference frames, by another coder, or uncompressed.
 
+    With the coder LZ4, as ``auto`` uses it, training selects references only, and decides which searches pay. Otherwise
+    it also trains the dictionary.
+
     :param compresslevel: level of Zstandard for frames that it encodes: 1 (fast) to 22 (smallest), or -1 (faster) to
         -100 (fastest)
     :param dictionary: the trained dictionary for those frames
     :param references: the trained reference frames
     :param tries_zstd: whether frames with a large delta are also compressed with the other coder, to store the better
         of both
-    :param objective: one of :data:`OBJECTIVES` if the coder may be chosen while it is used, as ``auto`` does
+    :param objective: of codecs that 0.3.0 stored, without effect
     :param tries_delta: whether frames are compared with the references
-    :param coder: how frames without a small delta are encoded: ``"raw"``, ``"lz4"``, ``"lz4hc"`` (LZ4's slow encoder),
-        ``"zstd"``, or ``"filter"`` (``"zstd"`` after the filter of smooth pictures)
+    :param coder: how frames without a small delta are encoded: ``"raw"``, ``"lz4"`` or ``"zstd"``
     :param channels: the number of channels of frames that are stored in channel-last order
     :param channel_last_nbytes: the size of these frames in bytes; 0 if all frames are stored in C order
     :param finds_tiles: whether the encoder searches for equal tiles in the frame itself, which takes more time
-    :param planes: the lines and planes of frames that may be filtered
+    :param planes: the lines and planes of frames that 0.3.0 filtered
     """
 
     name: ClassVar[str] = "delta"
@@ -104,15 +102,15 @@ class Adaptive(BytesCodec, TrainableCodec):
 
     #: The number of references that training selects. More make payloads smaller and encoding slower.
     N_REFERENCES: ClassVar[int] = 16
-    #: A delta of at most this fraction of its frame is stored without trying zstd.
+    #: A delta of at most this fraction of its frame is stored without trying the other coder.
     SMALL_DELTA: ClassVar[float] = 0.125
     #: A zstd payload is stored if it is smaller than this fraction of the delta: it takes ten times as long to decode.
     MAX_ZSTD_RATIO: ClassVar[float] = 0.4
-    #: If zstd is better for less than this fraction of the training frames, it is not tried until the next training:
-    #: a try takes as long as the delta.
-    MIN_ZSTD_SHARE: ClassVar[float] = 1 / 32
-    #: The same for a high level, which is for frames that are compressed when nothing waits: memory comes first.
+    #: The same for levels above the default, which are named where memory comes first.
     MAX_HIGH_LEVEL_RATIO: ClassVar[float] = 0.8
+    #: If the other coder is better for less than this fraction of the training frames, it is not tried until the next
+    #: training: a try takes as long as the delta.
+    MIN_ZSTD_SHARE: ClassVar[float] = 1 / 32
     #: Tiles are searched for if that makes training frames smaller than this fraction of what they take without.
     MAX_TILES_RATIO: ClassVar[float] = 0.9
 
@@ -120,7 +118,7 @@ class Adaptive(BytesCodec, TrainableCodec):
     dictionary: bytes = field(default=b"", repr=False)
     references: ReferenceFrames = field(default=ReferenceFrames(), repr=False)
     tries_zstd: bool = field(default=True, repr=False)
-    objective: str = field(default="", metadata=OMITTED_BY_DEFAULT)
+    objective: str = field(default="", repr=False, metadata=OMITTED_BY_DEFAULT)
     coder: str = field(default="zstd", repr=False, metadata=OMITTED_BY_DEFAULT)
     channels: int = field(default=1, repr=False, metadata=OMITTED_BY_DEFAULT)
     channel_last_nbytes: int = field(default=0, repr=False, metadata=OMITTED_BY_DEFAULT)
@@ -145,9 +143,7 @@ class Adaptive(BytesCodec, TrainableCodec):
                 f"references must be at most {MAX_REFERENCES} whole frames of at most {MAX_FRAME_NBYTES} bytes, "
                 f"got {len(references.content)} bytes for frames of {references.frame_nbytes}"
             )
-        if self.objective not in ("", *OBJECTIVES):
-            raise CodecError(f"objective must be one of {', '.join(OBJECTIVES)}, got {self.objective!r}")
-        if self.coder not in CODERS:
+        if self.coder not in (*CODERS, *OLD_CODERS):
             raise CodecError(f"coder must be one of {', '.join(CODERS)}, got {self.coder!r}")
         if self.channels < 1 or self.channel_last_nbytes < 0 or self.channel_last_nbytes % self.channels:
             raise CodecError(f"frames of {self.channel_last_nbytes} bytes cannot have {self.channels} channels")
@@ -167,32 +163,44 @@ class Adaptive(BytesCodec, TrainableCodec):
         super().prepare()
 
     def train(self, frames: NDArray[Any]) -> Adaptive:
-        """Return a codec with a dictionary and references from these frames; see :meth:`TrainableCodec.train`."""
-        ordered = self._with_order_of(frames) if self.objective else self
-        rows = ordered._rows(frames)
-        # References and dictionaries encode frames like those that they are from in a few bytes. So what pays is
-        # decided on the last frames of the sample after training on the others, as they will be used.
-        n_held_out = min(N_HELD_OUT, len(rows) // 3) if self.objective else 0
-        trained = ordered._trained_on(rows)
-        if n_held_out:
-            trained = trained.like(ordered._trained_on(rows[:-n_held_out])._with_what_pays(frames[-n_held_out:]))
-        elif trained.references is not self.references:
-            n_zstd = sum(coder_of(payload) == "zstd" for payload in trained.encode(frames))
-            trained = replace(trained, tries_zstd=n_zstd >= self.MIN_ZSTD_SHARE * len(frames))
+        """Return a codec with references from these frames; see :meth:`TrainableCodec.train`."""
+        is_zstd = self._encoder_name == "zstd"
+        trained = self._trained_with_zstd(frames) if is_zstd else self._trained_with_searches(frames)
         return self if trained == self else trained
 
-    def _trained_on(self, rows: NDArray[np.uint8]) -> Adaptive:
-        """Return this codec with a dictionary and references from frames ``(n, frame_nbytes)``."""
+    def _trained_with_zstd(self, frames: NDArray[Any]) -> Adaptive:
+        """Return this codec with a dictionary and references."""
+        rows = self._rows(frames)
+        trained = replace(self._with_references(rows), dictionary=self._zstd.train(rows).dictionary)
+        if trained.references is not self.references:
+            n_zstd = sum(coder_of(payload) == "zstd" for payload in trained.encode(frames))
+            trained = replace(trained, tries_zstd=n_zstd >= self.MIN_ZSTD_SHARE * len(frames))
+        return trained
+
+    def _trained_with_searches(self, frames: NDArray[Any]) -> Adaptive:
+        """Return this codec with references, for the order of these frames, and with the searches that pay."""
+        ordered = self._with_order_of(frames)
+        rows = ordered._rows(frames)
+        # References encode frames like those that they are from in a few bytes. So what pays is decided on the last
+        # frames of the sample after training on the others, as they will be used.
+        n_held_out = min(N_HELD_OUT, len(rows) // 3)
+        searches = {}
+        if n_held_out:
+            tried = ordered._with_references(rows[:-n_held_out])._with_what_pays(frames[-n_held_out:])
+            searches = {name: getattr(tried, name) for name in SEARCHES}
+        return replace(ordered._with_references(rows), **searches)
+
+    def _with_references(self, rows: NDArray[np.uint8]) -> Adaptive:
+        """Return this codec with references from frames ``(n, frame_nbytes)`` and all searches for deltas."""
         references = select_references(rows, self.N_REFERENCES) or self.references
-        dictionary = self._zstd.train(rows).dictionary
-        return replace(self, dictionary=dictionary, references=references, tries_zstd=True, tries_delta=True)
+        return replace(self, references=references, tries_zstd=True, tries_delta=True)
 
     def _with_what_pays(self, frames: NDArray[Any]) -> Adaptive:
         """Return this codec with the searches that make frames smaller, and without those that are in vain.
 
         It depends on sizes alone, so it is the same in each run.
 
-        :param frames: those of a training sample that neither the references nor the dictionary were trained on
+        :param frames: those of a training sample that the references are not from
         """
         codec = self
         if self._is_channel_last(frames):  # frames of one color have no tiles, as a rule
@@ -209,24 +217,6 @@ class Adaptive(BytesCodec, TrainableCodec):
         n_deltas = sum(coder_of(payload) == "delta" for payload in payloads)
         return replace(self, tries_delta=n_deltas >= least, tries_zstd=len(payloads) - n_deltas >= least)
 
-    def candidates(self, frames: NDArray[Any]) -> list[Adaptive]:
-        """Return this codec with each other coder; see :meth:`TrainableCodec.candidates`."""
-        if not self.objective:
-            return []
-        codecs = [replace(self, coder=coder, tries_delta=False) for coder in ("raw", "lz4", "lz4hc")]
-        codecs += [replace(self, coder="zstd", tries_delta=False, compresslevel=level) for level in LEVELS]
-        if self.planes.fits(frames[:1].nbytes):
-            codecs += [replace(self, coder="filter", tries_delta=False, compresslevel=level) for level in FILTER_LEVELS]
-        if self.references:
-            with_deltas = [replace(codec, tries_delta=True, tries_zstd=True) for codec in codecs]
-            codecs += [codec._without_vain_tries(codec.encode(frames)) for codec in with_deltas]
-        return codecs
-
-    def like(self, candidate: TrainableCodec) -> Adaptive:
-        """Return this codec with the coder of another one; see :meth:`TrainableCodec.like`."""
-        assert isinstance(candidate, Adaptive)
-        return replace(self, **{name: getattr(candidate, name) for name in CHOSEN})
-
     def _with_order_of(self, frames: NDArray[Any]) -> Adaptive:
         """Return this codec for frames whose bytes are stored in the order that they have in memory."""
         is_channel_last = (
@@ -237,8 +227,10 @@ class Adaptive(BytesCodec, TrainableCodec):
             and frames.transpose(0, 2, 3, 1).flags.c_contiguous
         )
         channels, channel_last_nbytes = (frames.shape[1], frames[0].nbytes) if is_channel_last else (1, 0)
-        planes = PlaneLayout.of(frames.shape[1:], frames.itemsize)
-        return replace(self, channels=channels, channel_last_nbytes=channel_last_nbytes, planes=planes)
+        return replace(
+            self, channels=channels, channel_last_nbytes=channel_last_nbytes, dictionary=b"", objective="",
+            planes=PlaneLayout(),
+        )  # fmt: skip
 
     def _rows(self, frames: NDArray[Any]) -> NDArray[np.uint8]:
         """Return frames as bytes ``(n, frame_nbytes)`` in the order in which they are stored."""
@@ -252,26 +244,10 @@ class Adaptive(BytesCodec, TrainableCodec):
         """Return whether the bytes of frames are stored in channel-last order."""
         return self.channel_last_nbytes > 0 and frames.nbytes == self.channel_last_nbytes * len(frames)
 
-    def unchosen(self) -> Adaptive:
-        """Return this codec with deltas and LZ4; see :meth:`TrainableCodec.unchosen`."""
-        level = self.levels.default
-        return replace(self, coder="lz4", compresslevel=level, tries_delta=True, tries_zstd=True)
-
     @property
-    def uses_training(self) -> bool:
-        """Whether payloads depend on training; see :attr:`TrainableCodec.uses_training`."""
-        return self.coder != "raw" or self.tries_delta
-
-    @property
-    def _uses_zstd(self) -> bool:
-        return self.coder in ("zstd", "filter")
-
-    @property
-    def coder_name(self) -> str:
-        """What encodes frames, e.g. ``"delta + zstd/12"``: deltas, and the coder of frames without a small one."""
-        prefix = "filter + " if self.coder == "filter" else ""
-        coder = f"{prefix}zstd/{self.compresslevel}" if self._uses_zstd else self.coder
-        return f"delta + {coder}" if self.references and self.tries_delta else coder
+    def _encoder_name(self) -> str:
+        """What encodes frames without a small delta."""
+        return OLD_CODERS.get(self.coder, self.coder)
 
     @property
     def nbytes(self) -> int:
@@ -287,8 +263,6 @@ class Adaptive(BytesCodec, TrainableCodec):
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
-        if not self.uses_training:  # they are read more often than written
-            return raw_payloads(frame_bytes(frames), HEADER_C_ORDER)
         rows, references = self._rows(frames), self.references
         n_frames, frame_nbytes = rows.shape
         if not (n_frames and references.content and self.tries_delta) or frame_nbytes != references.frame_nbytes:
@@ -311,9 +285,10 @@ class Adaptive(BytesCodec, TrainableCodec):
             payloads.append(data[start:end])
             start = end
         if tried:
-            most = self.MAX_ZSTD_RATIO if self._uses_zstd else 1.0
-            if self._uses_zstd and self.compresslevel > LEVELS[0]:
-                most = self.MAX_HIGH_LEVEL_RATIO
+            most = 1.0
+            if self._encoder_name == "zstd":
+                is_high = self.compresslevel > self.levels.default
+                most = self.MAX_HIGH_LEVEL_RATIO if is_high else self.MAX_ZSTD_RATIO
             others = self._encode_whole(rows if len(tried) == n_frames else rows[tried])
             for index, other in zip(tried, others, strict=True):
                 payload = payloads[index]
@@ -339,16 +314,11 @@ class Adaptive(BytesCodec, TrainableCodec):
 
     def _encode_whole(self, rows: NDArray[np.uint8]) -> list[bytes]:
         """Return the payloads of frames ``(n, frame_nbytes)`` without references."""
-        if self.coder == "filter" and self.planes.fits(rows.shape[1]):
-            is_channel_last = rows.shape[1] == self.channel_last_nbytes
-            payloads = self._plain_zstd.encode(filtered(rows, self.planes, is_channel_last=is_channel_last))
-            return [HEADER_FILTERED + payload for payload in payloads]
-        if self._uses_zstd:
+        if self._encoder_name == "zstd":
             return self._zstd.encode(rows)
         if self.coder == "raw":
             return raw_payloads(rows)
-        level = HC_LEVEL if self.coder == "lz4hc" else 0
-        payloads = self._lz4.encode(rows, level) if rows.size else [b""] * len(rows)
+        payloads = self._lz4.encode(rows) if rows.size else [b""] * len(rows)
         larger = [index for index, payload in enumerate(payloads) if not payload]
         if larger:
             raw = raw_payloads(rows if len(larger) == len(rows) else rows[larger])

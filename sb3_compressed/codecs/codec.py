@@ -193,37 +193,6 @@ class TrainableCodec(Codec):
     def train(self, frames: NDArray[Any]) -> TrainableCodec:
         """Return a codec trained on a batch of frames ``(n, *frame_shape)``; this one if it learned nothing new."""
 
-    def candidates(self, frames: NDArray[Any]) -> Sequence[TrainableCodec]:
-        """Return codecs of this class that could be used instead, with the same training but other settings.
-
-        While a training runs, the one with the smallest payloads is used that the training has time for.
-
-        :param frames: frames to be encoded, ``(n, *frame_shape)``
-        :return: the first one is the fastest: it stores frames uncompressed. None if there is nothing to choose
-        """
-        return ()
-
-    def like(self, candidate: TrainableCodec) -> TrainableCodec:
-        """Return this codec with the settings of a candidate, which may be trained on other frames."""
-        return self
-
-    def unchosen(self) -> TrainableCodec:
-        """Return this codec with the settings that it has before anything is chosen, for copies and saved buffers.
-
-        The load of a training that is resumed is not known yet.
-        """
-        return self
-
-    @property
-    def uses_training(self) -> bool:
-        """Whether payloads depend on training: it does not take place as long as a candidate without is chosen."""
-        return True
-
-    @property
-    def coder_name(self) -> str:
-        """What encodes frames, in short: what distinguishes candidates."""
-        return self.shorthand
-
     @property
     @abstractmethod
     def nbytes(self) -> int:

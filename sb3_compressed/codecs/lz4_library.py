@@ -29,9 +29,6 @@ class Lz4Functions(NamedTuple):
     reset_stream_fast: int
     attach_dictionary: int
     compress_fast_continue: int
-    reset_stream_hc_fast: int
-    attach_hc_dictionary: int
-    compress_hc_continue: int
 
 
 EXPORTED = (
@@ -39,9 +36,6 @@ EXPORTED = (
     "LZ4_resetStream_fast",
     "LZ4_attach_dictionary",
     "LZ4_compress_fast_continue",
-    "LZ4_resetStreamHC_fast",
-    "LZ4_attach_HC_dictionary",
-    "LZ4_compress_HC_continue",
 )
 
 
@@ -55,21 +49,14 @@ def _addresses() -> Lz4Functions:
     return Lz4Functions(*addresses_of(ctypes.CDLL(_block.__file__), EXPORTED))
 
 
-def loaded_stream(dictionary: bytes, level: int = 0) -> NDArray[np.uint8]:
-    """Return an initialized stream that has loaded a dictionary, which must stay alive as long as it.
-
-    :param level: of LZ4HC, for an ``LZ4_streamHC_t``; 0 for an ``LZ4_stream_t``
-    """
+def loaded_stream(dictionary: bytes) -> NDArray[np.uint8]:
+    """Return an initialized stream that has loaded a dictionary, which must stay alive as long as it."""
     library = ctypes.CDLL(_block.__file__)
     initialize, load = library.LZ4_initStream, library.LZ4_loadDict
-    if level:
-        initialize, load = library.LZ4_initStreamHC, library.LZ4_loadDictHC
-    stream = np.zeros(library.LZ4_sizeofStateHC() if level else library.LZ4_sizeofState(), dtype=np.uint8)
+    stream = np.zeros(library.LZ4_sizeofState(), dtype=np.uint8)
     pointer = ctypes.c_void_p(stream.ctypes.data)
     initialize.argtypes, initialize.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_void_p
     initialize(pointer, stream.nbytes)
-    if level:
-        library.LZ4_resetStreamHC_fast(pointer, level)
     if dictionary:
         load(pointer, ctypes.c_char_p(dictionary), len(dictionary))
     return stream

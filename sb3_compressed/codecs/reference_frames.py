@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 __all__ = ["ReferenceFrames", "delta_kernels", "select_medoids", "select_references"]
 
 #: Deltas of smaller frames save nothing. With larger ones, references take memory that is better spent on payloads,
-#: and a training sample has too few frames to choose from: then training only chooses the coder.
+#: and a training sample has too few frames to choose from.
 MIN_FRAME_NBYTES, MAX_FRAME_NBYTES = 16, 1 << 20
 #: The most memory of the references of a codec, unless a single one takes more.
 MAX_REFERENCES_NBYTES = 2_000_000

@@ -10,14 +10,15 @@ from typing import Any
 
 from sb3_compressed.codecs.codec import Codec
 from sb3_compressed.codecs.config import abbreviate
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CodecError, InvalidShorthand, UnknownCodec
 
-__all__ = ["AUTO", "available_codecs", "codec_from_config", "get_codec", "is_auto", "register_codec"]
+__all__ = ["AUTO", "OLD_AUTO", "available_codecs", "codec_from_config", "get_codec", "register_codec"]
 
 #: The shorthand that leaves the choice to this package.
 AUTO = "auto"
-#: The time budgets of ``"auto"`` and its variants, see :mod:`sb3_compressed.arrays.time_budget`.
-AUTO_OBJECTIVES = {AUTO: "balanced", f"{AUTO}/small": "small", f"{AUTO}/fast": "fast"}
+#: Spellings of 0.3.0 that mean the same.
+OLD_AUTO = f"{AUTO}/small", f"{AUTO}/fast"
 AUTO_CODEC = "delta"
 #: Codecs of sb3-extra-buffers that have another name here.
 FOREIGN_NAMES = {"rle-old": "rle"}
@@ -38,11 +39,6 @@ _registry: dict[str, str | type[Codec]] = {
     "lz4-frame": "sb3_compressed.codecs.lz4:Lz4Frame",
     "lz4-block": "sb3_compressed.codecs.lz4:Lz4Block",
 }
-
-
-def is_auto(method: object) -> bool:
-    """Return whether a compression method leaves the choice to this package: ``"auto"`` or a variant of it."""
-    return isinstance(method, str) and method in AUTO_OBJECTIVES
 
 
 def available_codecs() -> tuple[str, ...]:
@@ -96,17 +92,20 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
     True
 
     :param shorthand: a name with or without a level, as in ``"igzip3"``, ``"igzip/3"``, ``"zstd-5"``,
-        ``"lz4-frame/5"``; or ``"auto"``, ``"auto/small"``, ``"auto/fast"``. A codec is returned unchanged
+        ``"lz4-frame/5"``; or ``"auto"``. A codec is returned unchanged
     :param kwargs: the codec's keyword arguments, e.g. ``compresslevel``
     :raises ValueError: if the shorthand is malformed, the codec or an argument unknown, the level out of range, or
         given twice; the message lists what is allowed
     """
-    if kwargs and (isinstance(shorthand, Codec) or is_auto(shorthand)):
+    if isinstance(shorthand, str) and shorthand in OLD_AUTO:
+        warn_user(f"{shorthand!r} is deprecated, and the same as {AUTO!r}", DeprecationWarning)
+        shorthand = AUTO
+    if kwargs and (isinstance(shorthand, Codec) or shorthand == AUTO):
         raise CodecError(f"{shorthand!r} takes no arguments, got {kwargs}; pass the name of a codec to set them")
     if isinstance(shorthand, Codec):
         return shorthand
-    if is_auto(shorthand):
-        return codec_class(AUTO_CODEC)(objective=AUTO_OBJECTIVES[shorthand], coder="lz4")  # type: ignore[call-arg]
+    if shorthand == AUTO:
+        return codec_class(AUTO_CODEC)(coder="lz4")  # type: ignore[call-arg]
     name, level = parse_shorthand(shorthand)
     codec = codec_class(name, shorthand)
     if level is not None:
@@ -186,10 +185,10 @@ def _similar_names(name: str) -> list[str]:
     written = name.lower().replace("_", "-")
     if written in FOREIGN_NAMES:
         return [FOREIGN_NAMES[written]]
-    names = [*available_codecs(), *AUTO_OBJECTIVES]
+    names = [*available_codecs(), AUTO]
     beginnings = [available for available in names if available.startswith(written)]
     return beginnings or difflib.get_close_matches(written, names, n=1, cutoff=0.7)
 
 
 def _list_available() -> str:
-    return f"available codecs: {', '.join(available_codecs())}, and {', '.join(map(repr, AUTO_OBJECTIVES))}"
+    return f"available codecs: {', '.join(available_codecs())}, and {AUTO!r}"

@@ -7,28 +7,25 @@ A payload is one header byte and the bytes of the frame in C order, or a block i
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import lz4.block
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, RAW, RAW_IN_C_ORDER
+from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, RAW
 from sb3_compressed.codecs.lz4_library import MAX_DICTIONARY_NBYTES, loaded_stream, lz4_functions
 from sb3_compressed.codecs.reference_frames import delta_kernels
 
-__all__ = ["HC_LEVEL", "HEADER_C_ORDER", "HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
+__all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
 
-#: Level of LZ4HC; higher ones take longer for hardly smaller blocks.
-HC_LEVEL = 9
-HEADER_C_ORDER, HEADER_LZ4, HEADER_RAW = bytes([RAW_IN_C_ORDER]), bytes([LZ4_BLOCK]), bytes([RAW])
+HEADER_LZ4, HEADER_RAW = bytes([LZ4_BLOCK]), bytes([RAW])
 
 
-def raw_payloads(rows: NDArray[np.uint8], header: bytes = HEADER_RAW) -> list[bytes]:
+def raw_payloads(rows: NDArray[np.uint8]) -> list[bytes]:
     """Return the payloads of frames ``(n, frame_nbytes)``, C-contiguous, without compression."""
     if not rows.size:
         return [b""] * len(rows)
-    return [b"".join((header, row.data)) for row in rows]
+    return [b"".join((HEADER_RAW, row.data)) for row in rows]
 
 
 class Lz4Blocks:
@@ -39,36 +36,32 @@ class Lz4Blocks:
 
     def __init__(self, dictionary: bytes) -> None:
         self.dictionary = dictionary[-MAX_DICTIONARY_NBYTES:]
-        # By level, an empty one and one that has loaded the dictionary.
-        self._streams: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = {}
+        # An empty one and one that has loaded the dictionary, or none.
+        self._streams: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
 
-    def encode(self, rows: NDArray[np.uint8], level: int = 0) -> list[bytes]:
-        """Compress frames ``(n, frame_nbytes)``; the payload of one that does not become smaller is empty.
-
-        :param level: of LZ4HC, which takes ten times as long; 0 for LZ4
-        """
+    def encode(self, rows: NDArray[np.uint8]) -> list[bytes]:
+        """Compress frames ``(n, frame_nbytes)``; the payload of one that does not become smaller is empty."""
         functions = lz4_functions()
         if functions is None:
-            return self._encode_in_python(rows, level)
-        streams = self._streams.get(level)
+            return self._encode_in_python(rows)
+        streams = self._streams
         if streams is None:
-            self._streams[level] = streams = loaded_stream(b"", level), loaded_stream(self.dictionary, level)
+            self._streams = streams = loaded_stream(b""), loaded_stream(self.dictionary)
         empty, loaded = streams
         stream = empty.copy()  # other threads have their own
         payloads, ends = np.empty(rows.size, np.uint8), np.empty(len(rows), np.int64)
         addresses = np.array(functions, dtype=np.int64)
         n_bytes = delta_kernels().encode_blocks(
-            rows, addresses, loaded.ctypes.data if self.dictionary else 0, stream.ctypes.data, level, payloads, ends
+            rows, addresses, loaded.ctypes.data if self.dictionary else 0, stream.ctypes.data, payloads, ends
         )
         data = payloads[:n_bytes].tobytes()
         bounds = [0, *ends.tolist()]
         return [data[start:end] for start, end in pairwise(bounds)]
 
-    def _encode_in_python(self, rows: NDArray[np.uint8], level: int) -> list[bytes]:
-        options: dict[str, Any] = {"mode": "high_compression", "compression": level} if level else {}
-        blocks = [lz4.block.compress(row, store_size=False, dict=self.dictionary, **options) for row in rows]
+    def _encode_in_python(self, rows: NDArray[np.uint8]) -> list[bytes]:
+        blocks = [lz4.block.compress(row, store_size=False, dict=self.dictionary) for row in rows]
         return [HEADER_LZ4 + block if 1 + len(block) < rows.shape[1] else b"" for block in blocks]
 
     def release_encoder(self) -> None:
         """Free what only encoding needs; it is created again when needed."""
-        self._streams.clear()
+        self._streams = None

@@ -7,8 +7,6 @@ Assumption                                    Used by, to                       
 interpreter counts references                 batch memory
 ``payload_kernels.LAYOUT_IS_KNOWN``: the      :mod:`.arrays.payload_batch`, to locate  Python locates the payloads
 memory layout of tuples and bytes             payloads in a kernel
-``random_words.STATE_IS_READABLE``: the       :mod:`.buffers.predicted_batch`, to      no batch is decoded ahead
-memory of NumPy's global generator            predict what SB3 will draw
 ============================================  =======================================  ================================
 
 With fallbacks, buffers give the same results but are slower. The environment variable

@@ -5,8 +5,6 @@ from __future__ import annotations
 import _thread
 import atexit
 import contextlib
-import os
-import sys
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -24,12 +22,10 @@ class ThreadPool:
     written in C, whose methods are atomic.
 
     :param max_threads: how many threads are started at most, each when there is no idle one
-    :param niceness: by how much the priority of the threads is lower than that of others, which get the cores first
     """
 
-    def __init__(self, max_threads: int, niceness: int = 0) -> None:
+    def __init__(self, max_threads: int) -> None:
         self._max_threads = max_threads
-        self._niceness = niceness
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         #: One item for each idle thread.
         self._idle: SimpleQueue[None] = SimpleQueue()
@@ -52,10 +48,6 @@ class ThreadPool:
                 start_thread(thread)
 
     def _run(self) -> None:
-        if self._niceness and sys.platform == "linux":  # where threads have priorities of their own
-            with contextlib.suppress(OSError):  # forbidden by a sandbox
-                thread = threading.get_native_id()
-                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + self._niceness)
         while (task := self._tasks.get()) is not None:
             task()
             del task  # it may refer to large arrays

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.buffers.batch_ahead import BatchAhead
 from sb3_compressed.buffers.replay_mixin import CompressedReplay
-from sb3_compressed.common.threads import PoolTask
 from sb3_compressed.distributed.encoded_rows import layout_of, stored_dtype
 from sb3_compressed.distributed.sample_pipeline import Part
 from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
@@ -22,7 +19,7 @@ __all__ = ["BatchDecoder"]
 
 
 class BatchDecoder:
-    """Joins and decodes the parts of a batch; those of the next batch in another thread, before they are needed.
+    """Joins and decodes the parts of a batch.
 
     :param template: a buffer with the arrays of the rings
     :param num_threads: number of threads that decode
@@ -33,39 +30,13 @@ class BatchDecoder:
         #: Of each array of observations, the shape of an item, the dtype that it is stored in, and that of the space.
         self._formats = {name: (array.shape[2:], stored_dtype(array), array.dtype) for name, array in arrays.items()}
         self._num_threads = num_threads
-        self._pool = BatchPool(3)  # one of them is decoded ahead
-        #: The parts of a batch that is decoded ahead, and the task that does so.
-        self._ahead: tuple[list[Part], PoolTask[dict[str, NDArray[Any]]]] | None = None
+        self._pool = BatchPool()
 
     def arrays(self, parts: list[Part]) -> dict[str, NDArray[Any]]:
         """Return all arrays of a batch, ``(batch_size, ...)`` by their names, with decoded observations.
 
         :raises CorruptPayload: if a payload is damaged
         """
-        ahead = self._ahead
-        self.discard()
-        if ahead is not None and ahead[0] is parts and ahead[1].result is not None:
-            return ahead[1].result
-        return self._decoded_arrays(parts)
-
-    def start(self, parts: list[Part]) -> None:
-        """Decode the batch that is needed next in another thread, if there is one.
-
-        :param parts: :meth:`arrays` is called with this very list
-        """
-        self.discard()
-        if BatchAhead.is_possible(self._num_threads):
-            task = PoolTask(partial(self._decoded_arrays, parts))
-            self._ahead = parts, task
-            task.start()
-
-    def discard(self) -> None:
-        """Discard the batch that is decoded ahead, after the other thread has ended to decode it."""
-        if self._ahead is not None:
-            self._ahead[1].end()
-            self._ahead = None
-
-    def _decoded_arrays(self, parts: list[Part]) -> dict[str, NDArray[Any]]:
         arrays = {
             name: parts[0].array(name) if len(parts) == 1 else np.concatenate([part.array(name) for part in parts])
             for name in parts[0].block.arrays

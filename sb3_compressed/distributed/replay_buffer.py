@@ -369,7 +369,6 @@ class DistributedReplayBuffer(ReplayBuffer):
             return
         self._require_open()
         self._pipeline.discard()
-        self._decoder.discard()
         self._local = []
         self._updates.clear()
         self._group.call("reset")
@@ -421,8 +420,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         )
         if self.sampler is not None:
             samples = weighted_samples(samples, self._weights(parts, batch_size), numbers_of(parts))
-        if (following := self._pipeline.arrived()) is not None:
-            self._decoder.start(following)  # last, since both threads would wait for the GIL
         return samples
 
     def _observations(self, arrays: dict[str, NDArray[Any]], name: str, env: Any) -> Any:
@@ -521,7 +518,6 @@ class DistributedReplayBuffer(ReplayBuffer):
             self.flush(self._timeout)
         finally:
             self._pipeline.discard()
-            self._decoder.discard()
             self._group.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -598,7 +594,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         quotas = self._registry.new_quotas(writers, sizes)
         rows = self._registry.rows_of(quotas, writers)
         self._pipeline.discard()
-        self._decoder.discard()
         self._updates.clear()
         self._group.renumber()
         self._group.rows = rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 import uuid
@@ -173,22 +172,6 @@ class SamplePipeline:
         self.staleness = self.n_batches - first.n_before, time.monotonic() - first.requested_at
         self.n_batches += 1
         return self._last
-
-    def arrived(self) -> list[Part] | None:
-        """Return what the next call of :meth:`next` will return if all of it has arrived.
-
-        Nothing is raised here: replies that are damaged are read again when they are needed.
-        """
-        if not self._rounds:
-            return None
-        first = self._rounds[0]
-        if first.requests:
-            replies = [each.reply for each in first.requests]
-            with contextlib.suppress(Exception):
-                ready, others = ray.wait(replies, num_returns=len(replies), timeout=0)
-                if not others:
-                    self._read(first, {*ready})
-        return first.parts[0] if first.is_complete else None
 
     def _requests(self, n_each: NDArray[np.int64]) -> list[Request]:
         """Request transitions from all shards.

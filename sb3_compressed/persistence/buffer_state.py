@@ -191,5 +191,5 @@ def values_and_codecs(
     if last is None:
         last = last_arrays(buffer)
     streams = {key: array.stream_data() for key, array in last.items()}
-    codecs = {key: array.unchosen_codec for key, array in last.items()}
+    codecs = {key: array.codec for key, array in last.items()}
     return {"pos": int(buffer.pos), "full": bool(buffer.full), "streams": streams}, codecs

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import gc
-import os
 import pickle
 import threading
-import time
+import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -17,18 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from programs import run
-from support import wait_until_complete
 
 from sb3_compressed import CompressedArray
+from sb3_compressed.arrays import codec_training
 from sb3_compressed.arrays.codec_training import CodecTrainer
-from sb3_compressed.arrays.loop_timing import LoopTiming, Rates
-from sb3_compressed.arrays.time_budget import TimeBudget
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.codecs.zstd_dict import ZstdDict
-from sb3_compressed.common import threads
-from sb3_compressed.common.threads import BackgroundTask, default_num_threads
 
 
 def dictionary_of(array: CompressedArray) -> bytes:
@@ -96,7 +89,7 @@ def test_a_codec_is_freed_with_its_last_payload() -> None:
     assert len(known) <= 2
 
 
-def test_samples_are_taken_at_growing_intervals_without_end() -> None:
+def test_samples_are_taken_at_growing_intervals() -> None:
     trainer = CodecTrainer()
     frame = np.zeros((1, 4), np.uint8)
     samples = []
@@ -104,9 +97,7 @@ def test_samples_are_taken_at_growing_intervals_without_end() -> None:
         sample = trainer.collect(frame + n_frames // 1000)
         if sample is not None:
             samples.append((n_frames, len(sample)))
-    times = [n_frames for n_frames, _ in samples]
-    assert times[:5] == [64, 64 + 256, 64 + 256 + 1024, 64 + 256 + 1024 + 4096, 64 + 256 + 1024 + 4096 + 16384]
-    assert times[5] - times[4] == 16_384
+    assert [n_frames for n_frames, _ in samples] == [64, 256, 1024, 4096, 16_384]
     assert all(64 <= size <= CodecTrainer.MAX_FRAMES for _, size in samples)
 
 
@@ -160,170 +151,46 @@ def test_a_sample_of_thousands_of_frames_in_one_call_is_bounded() -> None:
     assert CodecTrainer.MIN_FRAMES <= len(sample) <= CodecTrainer.MAX_FRAMES
 
 
-# -- in another thread ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class Waiting(ZstdDict):
-    """Waits in its training until the test allows it to end, and raises there if the test requests it."""
+class Failing(ZstdDict):
+    """Raises in its first training."""
 
-    name: ClassVar[str] = "waiting"
-    may_end: ClassVar[threading.Event]
-    error: ClassVar[Exception | None]
-    threads: ClassVar[list[threading.Thread]]
+    name: ClassVar[str] = "failing"
+    threads: ClassVar[list[threading.Thread]] = []
 
     def train(self, frames: NDArray[Any]) -> ZstdDict:
         self.threads.append(threading.current_thread())
-        assert self.may_end.wait(60)
-        if self.error is not None:
-            raise self.error
+        if len(self.threads) == 1:
+            raise RuntimeError("no memory")
         return super().train(frames)
 
 
-@pytest.fixture
-def waiting() -> Iterator[type[Waiting]]:
-    Waiting.may_end, Waiting.error, Waiting.threads = threading.Event(), None, []
-    yield Waiting
-    Waiting.may_end.set()
-    wait_until_complete(BackgroundTask(lambda: None))  # all earlier ones are, then
-
-
-def in_training(codec: ZstdDict, stacks: NDArray[np.uint8]) -> tuple[CompressedArray, int]:
-    """Return an array whose codec is training in another thread, and the number of rows that are written."""
-    array = CompressedArray(stacks.shape, codec=codec, frame_stack=4, num_threads=2)
-    for row, stack in enumerate(stacks):
-        array[row] = stack
-        if array._deduplicator is not None and array._deduplicator._trainer._training is not None:
-            return array, row + 1
-    raise AssertionError("no training has begun")
-
-
-def wait_for_training(array: CompressedArray) -> None:
-    assert array._deduplicator is not None
-    training = array._deduplicator._trainer._training
-    if training is not None:
-        training.complete()
-
-
-def test_the_previous_codec_encodes_while_another_trains(waiting: type[Waiting]) -> None:
-    stacks = scenes(400)
-    array, n_rows = in_training(waiting(), stacks)
-    write_rows(array, stacks[:300], n_rows)
-    assert codecs_of(array) == {array.codec} == {waiting()}
-    waiting.may_end.set()
-    wait_for_training(array)
-    assert waiting.threads[0] is not threading.current_thread()
-    write_rows(array, stacks, 300)
-    assert len(codecs_of(array)) >= 2
-    assert dictionary_of(array)
-    np.testing.assert_array_equal(np.asarray(array), stacks)
-
-
-@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))])
-def test_copies_wait_for_the_training(way: Any, waiting: type[Waiting]) -> None:
+def test_an_error_in_a_training_is_raised_once_by_the_write_that_trains() -> None:
     stacks = scenes(300)
-    array, n_rows = in_training(waiting(), stacks)
-    threading.Timer(0.01, waiting.may_end.set).start()
-    twin = way(array)
-    assert twin.codec == array.codec != waiting()
-    for each in (array, twin):
-        write_rows(each, stacks, n_rows)
-        np.testing.assert_array_equal(np.asarray(each), stacks)
-
-
-def test_an_error_in_a_training_is_raised_once_by_the_next_write(waiting: type[Waiting]) -> None:
-    stacks = scenes(300)
-    array, n_rows = in_training(waiting(), stacks)
-    waiting.error = RuntimeError("no memory")
-    waiting.may_end.set()
-    wait_for_training(array)
-    twin = pickle.loads(pickle.dumps(array))  # which is not the next write
+    array = CompressedArray(stacks.shape, codec=Failing(), frame_stack=4, num_threads=2)
     with pytest.raises(RuntimeError, match="no memory"):
-        array[n_rows] = stacks[n_rows]
+        write_rows(array, stacks)
+    n_rows = int(np.flatnonzero(array.slots[:, 0] == None)[0])  # noqa: E711
     assert array.slots[n_rows].tolist() == [None, None]
-    waiting.error = None
+    twin = pickle.loads(pickle.dumps(array))
     for each in (array, twin):
         write_rows(each, stacks, n_rows)
         np.testing.assert_array_equal(np.asarray(each), stacks)
-    assert dictionary_of(copy.copy(array))  # of the second training
-
-
-def test_a_codec_trains_in_the_calling_thread_where_no_thread_can_be_started(
-    waiting: type[Waiting], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(threads._background, "pool", None)
-    waiting.may_end.set()
-    stacks = scenes(100)
-    array, n_rows = in_training(waiting(), stacks)
-    write_rows(array, stacks, n_rows)
-    assert waiting.threads == [threading.current_thread()]
     assert dictionary_of(array)
+    assert {*Failing.threads} == {threading.current_thread()}
 
 
-def test_one_thread_encodes_the_same_bytes_in_each_run() -> None:
-    stacks = np.concatenate([scenes(900), scenes(400, seed=1)])
-    arrays = [CompressedArray(stacks.shape, frame_stack=4, num_threads=1) for _ in range(2)]
-    for array in arrays:
-        write_rows(array, stacks)
-    first, second = ([[*filter(_is_payload, slot)] for slot in array.slots.ravel()] for array in arrays)
-    assert first == second
-    assert arrays[0].codec == arrays[1].codec
-
-
-def _is_payload(part: object) -> bool:
-    return isinstance(part, bytes)
-
-
-FILL = """
-import os, time
-import numpy as np
-from sb3_compressed import CompressedArray
-from sb3_compressed.codecs.zstd_dict import ZstdDict
-
-class Slow(ZstdDict):
-    def train(self, frames):
-        time.sleep(0.3)
-        print("trained", flush=True)
-        return super().train(frames)
-
-frames = np.random.default_rng(0).integers(0, 4, (90, 1, 20, 20), np.uint8)
-array = CompressedArray(frames.shape, codec=Slow(), frame_stack=None, num_threads=2)
-for row in range(65):
-    array[row] = frames[row]
-"""
-
-
-def test_interpreter_exit_waits_for_a_training() -> None:
-    assert run(FILL + "print('end', flush=True)").split() == ["end", "trained"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_training_ends_before_a_fork() -> None:
-    program = """
-child = os.fork()
-for row in range(65, 90):
-    array[row] = frames[row]
-assert array.codec.dictionary
-np.testing.assert_array_equal(np.asarray(array), frames)
-if child:
-    assert os.waitpid(child, 0)[1] == 0
-    print("end")
-else:
-    os._exit(0)
-"""
-    assert run(FILL + program).split() == ["trained", "end"]
-
-
-def test_arrays_are_freed_during_a_training(waiting: type[Waiting]) -> None:
-    array, _ = in_training(waiting(), scenes(100))
-    known = weakref.ref(array)
-    del array
-    gc.collect()
-    assert known() is None
+@pytest.mark.parametrize("rows", [100, 200_000_000])
+def test_a_warning_says_after_the_first_training_if_the_full_buffer_does_not_fit(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec_training, "available_memory", lambda: 1_000_000_000)
+    frames = movie(0, 100)
+    array = CompressedArray((rows, 4, 48, 48), frame_stack=None)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        write_rows(array, frames)
+    assert [str(each.message).partition(" will")[0] for each in warned] == ["the full buffer"] * (rows > 100)
 
 
 # -- after a change of scene ---------------------------------------------------------------------------------
@@ -381,26 +248,3 @@ def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.M
 
 
 train = Adaptive.train
-
-
-@pytest.mark.skipif(default_num_threads() < 2, reason="another thread needs another core")
-def test_nothing_is_trained_while_frames_are_stored_uncompressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = Rates(added=1e9, waited=1e9, ahead=0.0, has_idle_core=True)  # too fast for any compression
-    monkeypatch.setattr(LoopTiming, "rates", property(lambda timing: rates))
-    frames = np.concatenate([scenes(500, n_envs=1, seed=seed)[:, :, 0] for seed in range(20)])
-    array = CompressedArray(frames.shape, codec="auto", num_threads=2)
-    array.set_time_budget(TimeBudget(LoopTiming(), 0.02))
-    row = 0
-    while array.choice is None:
-        array[row] = frames[row]
-        row += 1
-        time.sleep(1e-4)
-    assert not array.choice.uses_training
-
-    def train(codec: Adaptive, frames: Any) -> Any:
-        raise AssertionError("nothing is to be trained")
-
-    monkeypatch.setattr(Adaptive, "train", train)
-    assert row < 4000
-    write_rows(array, frames, row)
-    np.testing.assert_array_equal(np.asarray(array), frames)

@@ -10,7 +10,7 @@ from sb3_compressed.benchmarking.recommendation import costs, recommend
 
 
 def measured(memory: float, step: float = 100.0, **more: Any) -> Any:
-    return {"memory": memory, "step": step, "add": 10.0, "read": 100.0, "weights": "a", "coder": "", **more}
+    return {"memory": memory, "step": step, "add": 10.0, "read": 100.0, "weights": "a", **more}
 
 
 def recommended(**buffers: Any) -> str:
@@ -18,11 +18,11 @@ def recommended(**buffers: Any) -> str:
 
 
 def test_costs_are_relative_to_sb3() -> None:
-    results = {"SB3": measured(1000.0), "auto": measured(50.0, 90.0, add=5.0, read=300.0, weights="b", coder="delta")}
+    results = {"SB3": measured(1000.0), "auto": measured(50.0, 90.0, add=5.0, read=300.0, weights="b")}
     base, ours = costs(results, 10)
     assert (base.ratio, base.time_ratio, base.add_ratio, base.read_ratio, base.equal_weights) == (1, 1, 1, 1, True)
     assert (ours.transition, ours.memory, ours.ratio, ours.time_ratio) == (5, 50, 0.05, 0.9)
-    assert (ours.add_ratio, ours.read_ratio, ours.equal_weights, ours.coder) == (0.5, 3.0, False, "delta")
+    assert (ours.add_ratio, ours.read_ratio, ours.equal_weights) == (0.5, 3.0, False)
 
 
 def test_recommends_the_smallest_of_those_that_are_fast() -> None:

@@ -89,7 +89,7 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     assert "![memory and sampling time of each buffer and codec](docs/codecs.svg)" in texts[1]
     one_line = texts[0].replace("\n", " ")
     assert "in 3 segments each" in one_line
-    assert "| DQN, MsPacman |  | 4.0% |  |  | 1.05x |  | yes |" in one_line
+    assert "| DQN, MsPacman |  | 4.0% |  | 1.05x | yes |" in one_line
     assert "a processor" in (pages / "replay.md").read_text()
     training_page = (pages / "training.md").read_text()
     assert "version 0.3.0 at 1a2b3c4; " in training_page

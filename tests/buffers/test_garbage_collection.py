@@ -53,7 +53,6 @@ def growth(cls: Any, name: str, **options: Any) -> int:
         (CompressedReplayBuffer, "atari", {"compression_method": "lz4-block/0"}),
         (CompressedReplayBuffer, "atari", {"compression_method": "none"}),
         (CompressedReplayBuffer, "atari", {"optimize_memory_usage": True, "handle_timeout_termination": False}),
-        (CompressedReplayBuffer, "atari", {"prefetch": 2, "sampler": "recent"}),
         (CompressedReplayBuffer, "atari", {"frame_stack": None}),
         (CompressedReplayBuffer, "atari-channel-last", {}),
         (CompressedNStepReplayBuffer, "atari", {"n_steps": 3}),

@@ -62,10 +62,8 @@ def filled(
     return buffer
 
 
-def mixed(weights: Any = (0.75, 0.25), *, prefetch: int = 0, **options: Any) -> MixedReplayBuffer:
-    return MixedReplayBuffer.from_buffers(
-        [filled(ONLINE, **options), filled(DEMOS, **options)], weights, prefetch=prefetch
-    )
+def mixed(weights: Any = (0.75, 0.25), **options: Any) -> MixedReplayBuffer:
+    return MixedReplayBuffer.from_buffers([filled(ONLINE, **options), filled(DEMOS, **options)], weights)
 
 
 def assert_sources(batch: Any) -> None:
@@ -75,10 +73,9 @@ def assert_sources(batch: Any) -> None:
     assert (np.diff(batch.sources) >= 0).all()
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("cls", [CompressedReplayBuffer, ReplayBuffer])
-def test_batches_are_rows_of_all_buffers(cls: Any, prefetch: int) -> None:
-    buffer = mixed(cls=cls, prefetch=prefetch)
+def test_batches_are_rows_of_all_buffers(cls: Any) -> None:
+    buffer = mixed(cls=cls)
     for batch_size in (32, 1, 7, 100, 32):
         batch = buffer.sample(batch_size)
         assert len(batch.actions) == len(batch.sources) == batch_size
@@ -88,9 +85,8 @@ def test_batches_are_rows_of_all_buffers(cls: Any, prefetch: int) -> None:
     assert batch._fields[: len(batch._fields) - 1] == type(buffer.online.sample(1))._fields
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_weights_that_are_assigned_apply_from_the_next_batch_on(prefetch: int) -> None:
-    buffer = mixed(prefetch=prefetch)
+def test_weights_that_are_assigned_apply_from_the_next_batch_on() -> None:
+    buffer = mixed()
     for weights, counts in (([1, 1], [16, 16]), (np.array([3, 1]), [24, 8]), ([0, 5], [0, 32]), ([1, 0], [32])):
         buffer.weights = weights
         np.testing.assert_allclose(buffer.weights, np.array(weights) / np.sum(weights))
@@ -102,11 +98,10 @@ def test_weights_that_are_assigned_apply_from_the_next_batch_on(prefetch: int) -
     assert pickle.loads(pickle.dumps(buffer)).weights.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("prefetch", [0, 3])
-def test_number_of_rows_is_exact_on_average_and_within_one(prefetch: int) -> None:
+def test_number_of_rows_is_exact_on_average_and_within_one() -> None:
     weights = np.array([0.42, 0.35, 0.23])
     buffers = [filled(first) for first in (0, 1000, 2000)]
-    buffer = MixedReplayBuffer.from_buffers(buffers, (3 * weights).tolist(), prefetch=prefetch)
+    buffer = MixedReplayBuffer.from_buffers(buffers, (3 * weights).tolist())
     np.testing.assert_allclose(buffer.weights, weights)
     np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
     counts = np.array([np.bincount(buffer.sample(5).sources, minlength=3) for _ in range(500)])
@@ -115,9 +110,9 @@ def test_number_of_rows_is_exact_on_average_and_within_one(prefetch: int) -> Non
     np.testing.assert_allclose(counts.mean(axis=0), 5 * weights, atol=0.1)  # 5 standard errors
 
 
-@pytest.mark.parametrize(("prefetch", "output_dtype"), [(0, "raw"), (2, "float")])
-def test_dict_spaces(prefetch: int, output_dtype: str) -> None:
-    buffer = mixed(cls=CompressedDictReplayBuffer, space=DICTS, prefetch=prefetch, output_dtype=output_dtype)
+@pytest.mark.parametrize("output_dtype", ["raw", "float"])
+def test_dict_spaces(output_dtype: str) -> None:
+    buffer = mixed(cls=CompressedDictReplayBuffer, space=DICTS, output_dtype=output_dtype)
     batch = buffer.sample(20)
     assert_sources(batch)
     steps = batch.actions[:, 0].float()
@@ -197,7 +192,7 @@ def test_rewards_are_normalized_by_the_environment() -> None:
         for _ in range(20):
             observation = np.ones((1, 4), np.float32)
             buffer.add(observation, observation, np.zeros((1, 1)), np.ones(1), np.zeros(1), [{}])
-    batch = MixedReplayBuffer.from_buffers(buffers, [1, 1], prefetch=2).sample(4, env=env)
+    batch = MixedReplayBuffer.from_buffers(buffers, [1, 1]).sample(4, env=env)
     expected = env.normalize_reward(np.ones(4))
     np.testing.assert_allclose(batch.rewards.flatten(), expected, rtol=1e-6)
     assert not np.allclose(expected, 1)
@@ -206,9 +201,8 @@ def test_rewards_are_normalized_by_the_environment() -> None:
 # -- priorities ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_priorities_are_updated_in_the_buffer_of_each_row(prefetch: int) -> None:
-    buffer = mixed(sampler=Values(), prefetch=prefetch)
+def test_priorities_are_updated_in_the_buffer_of_each_row() -> None:
+    buffer = mixed(sampler=Values())
     for _ in range(4):
         batch = buffer.sample(16)
         assert batch.weights.shape == (16, 1)
@@ -322,14 +316,13 @@ def new_model(demonstrations: Any, **options: Any) -> DQN:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [{}, {"prefetch": 2}, {"n_steps": 3, "gamma": 0.99}, {"share": 1}])
+@pytest.mark.parametrize("options", [{}, {"n_steps": 3, "gamma": 0.99}, {"share": 1}])
 def test_model_trains_from_demonstrations_and_its_own_transitions(demonstrations: str, options: dict[str, Any]) -> None:
     model = new_model(demonstrations, **options)
     buffer: Any = model.replay_buffer
     assert set(buffer.sample(8).sources.tolist()) == {1}
     model.learn(100)
     assert buffer.size() == 100
-    buffer.discard_prefetched()
     expected = 32 if options.get("share") == 1 else 8
     assert buffer.sample(32).sources.sum() == expected
     assert isinstance(buffer.online, CompressedNStepReplayBuffer) == ("n_steps" in options)
@@ -362,16 +355,14 @@ def test_saved_models_do_not_contain_transitions(demonstrations: str, tmp_path: 
 
 
 def test_pickles_contain_the_path_of_demonstrations_and_copies_open_it(demonstrations: str) -> None:
-    buffer: Any = new_model(demonstrations, prefetch=2).learn(50).replay_buffer
+    buffer: Any = new_model(demonstrations).learn(50).replay_buffer
     assert len(pickle.dumps(buffer)) < len(pickle.dumps(buffer.online)) + 2000
     for other in (pickle.loads(pickle.dumps(buffer)), copy.deepcopy(buffer)):
         np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
         batch = other.sample(32)
-        buffer.discard_prefetched()
         np.random.seed(0)  # noqa: NPY002
         expected = buffer.sample(32)
         assert th.equal(batch.observations, expected.observations)
-        assert other.prefetch == 2
         other.add(*[np.zeros((1, 4), np.float32)] * 2, np.zeros((1, 1)), np.zeros(1), np.zeros(1), [{}])
         assert (other.size(), buffer.size()) == (51, 50)
 
@@ -427,10 +418,9 @@ def test_demonstrations_have_the_sampler_of_the_online_buffer(demonstrations: st
     assert not sampler.is_bound
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_batches_without_rows_of_a_prioritized_buffer_have_weights_and_indices(prefetch: int) -> None:
+def test_batches_without_rows_of_a_prioritized_buffer_have_weights_and_indices() -> None:
     online = CompressedReplayBuffer(100, IMAGES, COUNTER, "cpu", sampler="prioritized")
-    buffer = MixedReplayBuffer.from_buffers([online, filled(DEMOS)], [0.5, 0.5], prefetch=prefetch)
+    buffer = MixedReplayBuffer.from_buffers([online, filled(DEMOS)], [0.5, 0.5])
     batch = buffer.sample(4)  # the online buffer is empty
     assert batch.weights.tolist() == [[1.0]] * 4
     assert buffer.update_priorities(batch.indices, np.ones(4)) == 0
@@ -475,23 +465,3 @@ def test_prioritized_model_trains_on_demonstrations_before_its_first_step() -> N
     model.learn(40)
     online: Any = model.replay_buffer.online
     assert online.sampler.priorities.min() != 1
-
-
-def test_a_users_get_samples_is_called_with_prefetch() -> None:
-    class Bonus(CompressedNStepReplayBuffer):
-        def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
-            samples = super()._get_samples(*args, **kwargs)
-            return samples._replace(rewards=samples.rewards + 100)
-
-    buffer = mixed(cls=Bonus, n_steps=3, gamma=0.9)
-    ahead = MixedReplayBuffer.from_buffers(buffer.buffers, weights=[1, 1], prefetch=2)
-    assert (ahead.sample(16).rewards >= 90).all()
-
-
-def test_the_output_format_is_applied_once_with_prefetch() -> None:
-    expected, batch = (
-        mixed(cls=CompressedReplayBuffer, output_dtype="float", normalize_images=True, prefetch=n).sample(16)
-        for n in (0, 2)
-    )
-    assert expected.observations.dtype == batch.observations.dtype == th.float32
-    assert 0.01 < batch.observations.max() <= 1

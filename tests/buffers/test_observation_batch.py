@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays import decoding
 from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.payloads import Payloads
@@ -31,43 +30,6 @@ def pair() -> Pair:
         for each, references in zip((array, following), array.encode_rows(plain[row], plain[row + 1]), strict=True):
             each.write_encoded(row, references)
     return array, following, plain[:-1], plain[1:]
-
-
-def test_what_is_written_after_it_was_decoded_is_decoded_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    array, following, plain, next_plain = pair
-    numbers = np.arange(N_ROWS * N_ENVS)
-    batch = ObservationBatch(array, numbers, following, numbers)
-    batch.decode()
-    plain, next_plain = plain.copy(), next_plain.copy()
-    array[3] = plain[3] = 9
-    following[5, 1] = next_plain[5, 1] = 8
-    n_decoded: list[int] = []
-    original = Rle.decode_batch
-
-    def counted(codecs: Any, payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None) -> None:
-        n_decoded.append(len(payloads) if done is None else int((done == 0).sum()))
-        original(codecs, payloads, out, done)
-
-    monkeypatch.setattr(Rle, "decode_batch", counted)
-    batch.decode_changed()
-    np.testing.assert_array_equal(batch.observations, plain.reshape(-1, 4, 6, 6))
-    np.testing.assert_array_equal(batch.next_observations, next_plain.reshape(-1, 4, 6, 6))
-    assert 0 < sum(n_decoded) <= 12  # of three observations of four frames
-
-
-@pytest.mark.parametrize(("num_threads", "ahead"), [(1, 1), (2, 1), (5, 2)])
-def test_half_of_the_threads_decode_ahead(
-    pair: Pair, num_threads: int, ahead: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    array, *_ = pair
-    used: list[int] = []
-    monkeypatch.setattr(decoding, "decode", lambda *arguments: used.append(arguments[3]))
-    for is_ahead in (False, True):
-        batch = ObservationBatch(array, np.arange(4))
-        batch.locate()
-        batch.located[None].num_threads = num_threads
-        batch.decode(is_ahead=is_ahead)
-    assert used == [num_threads, ahead]
 
 
 def test_each_frame_is_decoded_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "prioritized": {"sampler": "prioritized"},
     "recent": {"sampler": "recent"},
     "without-replacement": {"sampler": "without-replacement"},
-    "prefetch": {"prefetch": 2, "sampler": "recent"},
     "delta": {"compression_method": "delta"},
 }
 
@@ -145,28 +144,6 @@ def test_samples_beside_adds_are_transitions_that_were_added(space: str, options
                 buffer.update_priorities(batch.indices, np.ones(16))
 
     run_beside_adds(buffer, sample, sample)
-
-
-class ResetMeanwhile(CompressedReplayBuffer):
-    """Another thread empties the buffer while the next batch is predicted, if it can."""
-
-    resetting: threading.Thread | None = None
-
-    def _predicted(self, *arguments: Any) -> Any:
-        self.resetting = threading.Thread(target=self.reset, daemon=True)
-        self.resetting.start()
-        self.resetting.join(0.1)
-        return super()._predicted(*arguments)
-
-
-def test_another_thread_may_reset_a_buffer_that_is_sampled() -> None:
-    buffer = ResetMeanwhile(4 * N_ROWS, IMAGE, BUTTONS, "cpu", num_threads=2, compression_method="zstd1")
-    for step in range(12):
-        add(buffer, step)
-        assert_consistent(IMAGE, buffer.sample(8), 8)
-        if buffer.resetting is not None:
-            buffer.resetting.join()
-    assert buffer.resetting is not None
 
 
 def test_sequences_beside_adds_are_consecutive() -> None:

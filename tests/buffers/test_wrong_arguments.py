@@ -264,7 +264,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (ValueError, "sampler", "nonsense"),
         (ValueError, "num_threads", -1),
         (ValueError, "output_dtype", "nonsense"),
-        (ValueError, "prefetch", -1),
         (TypeError, "n_steps", 3),
         (TypeError, "unknown", 3),
     ],

@@ -37,8 +37,6 @@ SIZES = {
     "payload_bytes_per_transition", "shared_frames",
 }  # fmt: skip
 TIMES = {"add_us", "sample_us"}
-#: Logged once the loop is known, which depends on the machine.
-CODING = {"coding_share", "coding_budget"}
 SMALL_CNN = {"net_arch": [8], "features_extractor_kwargs": {"features_dim": 16}}
 
 
@@ -52,10 +50,10 @@ def dqn(folder: Path | None = None, n_envs: int = 2, **kwargs: Any) -> DQN:
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return step and value of the points of each ``buffer/`` curve, except those of :data:`CODING`."""
+    """Return step and value of the points of each ``buffer/`` curve."""
     [run] = folder.iterdir()
     events = EventAccumulator(str(run)).Reload()
-    names = [tag for tag in events.Tags()["scalars"] if tag.startswith("buffer/") and tag[7:] not in CODING]
+    names = [tag for tag in events.Tags()["scalars"] if tag.startswith("buffer/")]
     return {name.partition("/")[2]: [(point.step, point.value) for point in events.Scalars(name)] for name in names}
 
 

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from drawn_examples import examples
+from filtering_codec import Filtering
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from roundtrips import decode_guarded, roundtrip
 
 from sb3_compressed.codecs import BytesCodec, TrainableCodec, get_codec, lz4, zstd, zstd_dict
-from sb3_compressed.codecs.adaptive import Adaptive
 from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.common.probes import FORCE_FALLBACKS
@@ -40,7 +40,7 @@ def smooth_frames(n: int, size: int) -> NDArray[np.uint8]:
 
 def codec_of(name: str) -> BytesCodec:
     if name == "filter":
-        return Adaptive(coder="filter", planes=PlaneLayout(20, SIZE // 2))
+        return Filtering(planes=PlaneLayout(20, SIZE // 2))
     codec = get_codec(name)
     codec = codec.train(smooth_frames(100, 128)) if isinstance(codec, TrainableCodec) else codec
     assert isinstance(codec, BytesCodec)

@@ -22,7 +22,6 @@ from roundtrips import decode_guarded, peak_of_refusal, roundtrip
 
 from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, get_codec
 from sb3_compressed.codecs.adaptive import CODERS, Adaptive, ReferenceFrames
-from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.errors import CodecError, CorruptPayload
 
 RELAXED = examples(60)
@@ -73,7 +72,7 @@ def trained_auto(references: str, coder: str) -> Codec:
     codec = trained("delta")
     assert isinstance(codec, Adaptive)
     found = codec.references if references == "deltas" else ReferenceFrames()
-    return Adaptive(3, codec.dictionary, found, True, "balanced", coder, finds_tiles=True, planes=PlaneLayout(16, 64))
+    return Adaptive(references=found, coder=coder, finds_tiles=True)
 
 
 KINDS = [*available_codecs(), *(f"{name}, trained" for name in TRAINABLE), *AUTO]

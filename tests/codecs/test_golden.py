@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filtering_codec import Filtering, filtered
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs import available_codecs, get_codec
 from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
 from sb3_compressed.codecs.delta_kernels import encode_deltas
-from sb3_compressed.codecs.filtering import PlaneLayout, filtered
+from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.errors import CorruptPayload
 
 FRAMES: dict[str, NDArray[Any]] = {
@@ -201,7 +202,7 @@ def test_a_filtered_frame_is_decoded_as_in_the_golden_payload() -> None:
     # Red less green, green, and blue less green, each less the line above; all modulo 256.
     red, green, blue = [[10, 20], [11, 22]], [[5, 5], [6, 250]], [[0, 255], [1, 7]]
     frame = np.array([[red, green, blue]], dtype=np.uint8)
-    codec = Adaptive(coder="filter", planes=PlaneLayout(2, 4))
+    codec = Filtering(planes=PlaneLayout(2, 4))
     differences = [5, 15, 0, 13, 5, 5, 1, 245, 251, 250, 0, 19]
     payload = bytes.fromhex("fd 00 00 00 61 00 00") + bytes(differences)  # Zstandard: one block, uncompressed
     out = np.empty_like(frame)

@@ -80,7 +80,7 @@ def test_codec_is_returned_unchanged_and_takes_no_arguments() -> None:
     [
         ("zstd_dict", UnknownCodec, "'zstd-dict'"),
         ("delat", UnknownCodec, "'delta'"),
-        ("autosmall", UnknownCodec, "'auto/small'"),
+        ("aut", UnknownCodec, "'auto'"),
         ("ZSTD", UnknownCodec, "'zstd'"),
         ("lz4", UnknownCodec, "'lz4-block' or 'lz4-frame'"),
         ("rle-old", UnknownCodec, "'rle'"),  # of sb3-extra-buffers
@@ -214,3 +214,10 @@ def test_codecs_that_are_not_dataclasses_can_be_pickled(codec: Codec) -> None:
     out = np.empty_like(frames)
     pickle.loads(pickle.dumps(codec)).decode_into(codec.encode(frames), out)
     np.testing.assert_array_equal(out, frames)
+
+
+@pytest.mark.parametrize("variant", ["auto/small", "auto/fast"])
+def test_variants_of_auto_are_deprecated_and_mean_the_same(variant: str) -> None:
+    with pytest.warns(DeprecationWarning, match=variant) as warned:
+        assert get_codec(variant) == get_codec("auto")
+    assert [each.filename for each in warned] == [__file__]

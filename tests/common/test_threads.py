@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
-import time
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import pytest
 from programs import fresh_outcome, outcome, run
-from support import run_in_fork, wait_until_complete
 
 from sb3_compressed.common import threads
-from sb3_compressed.common.threads import BackgroundTask, PoolTask, default_num_threads, in_chunks, validate_num_threads
+from sb3_compressed.common.threads import default_num_threads, in_chunks, validate_num_threads
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -32,7 +27,7 @@ def blocked_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]
     free = threading.Event()
     pool = ThreadPoolExecutor(1)
     pool.submit(free.wait, 30)
-    monkeypatch.setattr(threads._decoding, "pool", pool)
+    monkeypatch.setattr(threads, "_pool", pool)
 
     def release() -> None:
         free.set()
@@ -211,7 +206,7 @@ atexit.register(at_exit)
 batch = sample()
 if not {is_used_before}:
     from sb3_compressed.common import threads
-    threads._decoding.discard()
+    threads._pool = None
 """
     assert fresh_outcome(BUFFER + code).stdout == "sampled\n"
 
@@ -284,323 +279,16 @@ print("sampled")
     assert done.stdout == "sampled\n"
 
 
-# -- background tasks ----------------------------------------------------------------------------------------
-
-
-def test_background_tasks_run_one_after_the_other() -> None:
-    running, most = [0], [0]
-
-    def work() -> int:
-        running[0] += 1
-        most[0] = max(most[0], running[0])
-        time.sleep(0)
-        running[0] -= 1
-        return threading.get_ident()
-
-    tasks = [BackgroundTask(work) for _ in range(20)]
-    for task in tasks:
-        wait_until_complete(task)
-    threads_of_tasks = {task.wait() for task in tasks}
-    assert len(threads_of_tasks) == 1
-    assert threading.get_ident() not in threads_of_tasks
-    assert most == [1]
-    assert all(task.is_done and task.error is None for task in tasks)
-
-
-def test_wait_raises_the_error_of_a_background_task() -> None:
-    def work() -> None:
-        raise SystemExit("no")
-
-    task = BackgroundTask(work)
-    wait_until_complete(task)
-    assert isinstance(task.error, SystemExit)
-    for _ in range(2):
-        with pytest.raises(SystemExit, match="no"):
-            task.wait()
-    assert BackgroundTask(lambda: 1).wait() == 1
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="this system has no signals between threads")
-def test_an_interrupt_while_a_background_task_is_waited_for_changes_nothing() -> None:
-    free = threading.Event()
-    first = BackgroundTask(partial(free.wait, 30))
-    second = BackgroundTask(threading.get_ident)
-    interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-    interrupt.start()
-    with pytest.raises(KeyboardInterrupt):
-        second.wait()
-    free.set()
-    assert first.wait()
-    assert second.wait() != threading.get_ident(), "the thread has run it"
-
-
-def wait_within(task: BackgroundTask[int], seconds: int) -> None:
-    signal.alarm(seconds)
-    assert task.wait() == 7
-
-
-@needs_fork
-def test_a_forked_child_runs_a_background_task_that_another_thread_was_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads._background, "submit", lambda task: None)  # no thread can be started
-    begun, free, parent = threading.Event(), threading.Event(), os.getpid()
-
-    def work() -> int:
-        begun.set()
-        if os.getpid() == parent:
-            free.wait(30)
-        return 7
-
-    task = BackgroundTask(work)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(task.wait)
-        assert begun.wait(30)
-        try:
-            run_in_fork(partial(wait_within, task, 5))
-        finally:
-            free.set()
-        assert running.result() == 7
-
-
-def test_background_tasks_need_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(threads._background, "pool", None)
-    task = BackgroundTask(threading.get_ident)
-    assert task.is_done
-    assert task.wait() == threading.get_ident()
-
-
-def test_background_tasks_have_a_low_priority() -> None:
-    if sys.platform != "linux":
-        pytest.skip("threads have no priorities of their own")
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    task = BackgroundTask(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-    wait_until_complete(task)
-    of_task = task.wait()
-    assert of_task == min(before + threads.NICENESS, 19)
-    assert os.getpriority(os.PRIO_PROCESS, 0) == before
-
-
-def test_chunks_run_concurrently_and_do_not_wait_for_background_tasks() -> None:
-    free = threading.Event()
-    task = BackgroundTask(partial(free.wait, 30))
-    meeting = threading.Barrier(2, timeout=20)
-
-    def meet(start: int, end: int) -> None:
-        meeting.wait()  # times out unless both chunks run at the same time
-
-    in_chunks(meet, 2, 2)
-    assert not task.is_done
-    free.set()
-    assert task.wait() is task.wait() is True
-    assert task.is_done
-
-
-@needs_fork
-def test_forks_and_exit_wait_for_background_tasks() -> None:
+def test_an_interrupt_while_a_thread_is_started_locks_nothing() -> None:
+    """Neither later calls nor the exit of the interpreter wait for a thread that cannot begin."""
     code = """
-import os, time
-from sb3_compressed.common.threads import BackgroundTask
-def work():
-    time.sleep(0.2)
-    print("work", flush=True)
-    return 3
-tasks = [BackgroundTask(work), BackgroundTask(work)]
-while not tasks[0]._is_in_pool:
-    time.sleep(0.001)
-child = os.fork()
-assert tasks[0].is_complete and not tasks[1].is_complete
-if child == 0:
-    assert all(task.is_done for task in tasks)
-    assert [task.wait() for task in tasks] == [3, 3]
-    assert BackgroundTask(lambda: 4).wait() == 4
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-BackgroundTask(work)
-print("exit", flush=True)
-"""
-    output = run(code, PYTHONWARNINGS="ignore::DeprecationWarning")
-    assert output.count("work") == 4, "the first task, the second one in both processes, and the last one"
-    assert "work" in output.partition("exit")[2], "exit waits for the last task"
-
-
-@needs_fork
-def test_a_background_task_may_fork() -> None:
-    code = """
-import os
-from sb3_compressed.common.threads import BackgroundTask
-def work():
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    return os.waitpid(child, 0)[1]
-tasks = [BackgroundTask(work), BackgroundTask(work)]
-assert [task.wait() for task in tasks] == [0, 0]
-"""
-    run(code, PYTHONWARNINGS="ignore::DeprecationWarning")
-
-
-def test_a_task_during_interpreter_shutdown_runs_in_the_calling_thread() -> None:
-    code = """
-import atexit, threading
-from sb3_compressed.common.threads import BackgroundTask
-def last():
-    print(BackgroundTask(threading.get_ident).wait() == threading.get_ident())
-atexit.register(last)
-"""
-    assert fresh_outcome(code).stdout == "True\n"
-
-
-def test_task_runs_once_in_the_pool_or_in_the_caller() -> None:
-    calls: list[str] = []
-    tasks = [PoolTask(lambda: calls.append(threading.current_thread().name)) for _ in range(200)]
-    for task in tasks:
-        task.start()
-    for task in tasks:
-        task.wait()
-        task.wait()  # returns at once
-    assert len(calls) == 200
-
-
-def test_task_that_no_thread_has_started_runs_in_the_caller(blocked_pool: Callable[[], None]) -> None:
-    names: list[str] = []
-    first, second = (PoolTask(lambda: names.append(threading.current_thread().name)) for _ in range(2))
-    first.start()
-    second.start()
-    second.cancel()
-    first.wait()
-    assert names == [threading.current_thread().name]
-    blocked_pool()
-    assert len(names) == 1  # the pool runs neither
-
-
-def test_end_waits_for_a_task_that_has_started_and_prevents_any_other() -> None:
-    started, free = threading.Event(), threading.Event()
-
-    def work() -> int:
-        started.set()
-        free.wait(30)
-        return 7
-
-    task = PoolTask(work)
-    task.start()
-    assert started.wait(30)
-    ending = threading.Thread(target=task.end)
-    ending.start()
-    free.set()
-    ending.join(30)
-    assert task.result == 7
-    never = PoolTask(work)
-    never.end()
-    never.start()
-    never.end()
-    assert never.result is None
-
-
-def test_error_of_a_task_is_raised_by_wait() -> None:
-    def fail() -> None:
-        raise ValueError("of the task")
-
-    for is_started in (False, True):
-        task = PoolTask(fail)
-        if is_started:
-            task.start()
-        with pytest.raises(ValueError, match="of the task"):
-            task.wait()
-
-
-def test_interrupted_task_can_be_waited_for_again() -> None:
-    outcomes: list[int] = []
-
-    def work() -> None:
-        outcomes.append(len(outcomes))
-        if len(outcomes) == 1:
-            raise KeyboardInterrupt
-
-    task = PoolTask(work)
-    with pytest.raises(KeyboardInterrupt):
-        task.wait()
-    task.wait()
-    assert outcomes == [0, 1]
-
-
-def test_task_releases_what_it_refers_to_when_it_is_done() -> None:
-    class Memory:
-        """What a task writes to."""
-
-    for is_started in (False, True):
-        memory = Memory()
-        reference = weakref.ref(memory)
-        task = PoolTask(partial(id, memory))
-        if is_started:
-            task.start()
-        task.wait()
-        del memory
-        assert reference() is None
-
-
-@needs_fork
-def test_fork_waits_for_running_tasks_and_starts_no_other() -> None:
-    code = """
-import os, threading, time
-from sb3_compressed.common.threads import PoolTask
-started, done = threading.Event(), []
-def work():
-    started.set()
-    time.sleep(0.3)
-    done.append(1)
-tasks = [PoolTask(work) for _ in range(8)]
-for task in tasks:
-    task.start()
-started.wait()
-child = os.fork()
-n_done = len(done)
-if child == 0:
-    for task in tasks:
-        task.wait()
-    os._exit(0 if n_done >= 1 and len(done) == 8 else 1)
-assert os.waitpid(child, 0)[1] == 0
-for task in tasks:
-    task.wait()
-assert len(done) == 8
-"""
-    run(code, PYTHONWARNINGS="ignore::DeprecationWarning")
-
-
-def test_a_task_that_was_interrupted_after_it_had_run_does_not_end_a_thread_of_the_pool(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Interrupting(SimpleQueue[None]):
-        def put(self, item: None, block: bool = True, timeout: float | None = None) -> None:
-            monkeypatch.undo()
-            raise KeyboardInterrupt
-
-    n_runs = 0
-
-    def work() -> None:
-        nonlocal n_runs
-        n_runs += 1
-
-    task = PoolTask(work)
-    with monkeypatch.context() as patch:
-        patch.setattr(task, "_completion", Interrupting())
-        with pytest.raises(KeyboardInterrupt):
-            task.wait()
-    task.wait()
-    assert n_runs in (1, 2)
-
-
-#: The beginning of a program: Ctrl-C comes after a function of the standard library that a call uses has returned.
-INTERRUPTING = """
-import faulthandler, sys, time
+import faulthandler, sys
 from sb3_compressed.common import threads
-from sb3_compressed.common.threads import BackgroundTask, PoolTask
+from sb3_compressed.common.threads import in_chunks
 
 faulthandler.dump_traceback_later(60, exit=True)
 
-def interrupted_at(position, call):
+def interrupted_at(position, call):  # Ctrl-C comes after a function of the standard library has returned
     n_seen = 0
     def trace(frame, event, argument):
         nonlocal n_seen
@@ -616,39 +304,22 @@ def interrupted_at(position, call):
         pass
     finally:
         sys.settrace(None)
-"""
 
-
-def test_an_interrupt_while_a_task_is_waited_for_locks_nothing() -> None:
-    code = """
-for name in ("end", "wait"):
-    for position in range(1, 20):
-        task = PoolTask(lambda: time.sleep(0.01))
-        task.start()
-        while not task._is_in_pool:
-            time.sleep(0.0001)
-        interrupted_at(position, lambda: getattr(task, name)())
-        getattr(task, name)()
-        assert task.is_complete
+for position in range(1, 60):
+    threads._pool = None
+    interrupted_at(position, lambda: in_chunks(lambda start, end: None, 4, 4))
+    done = []
+    in_chunks(lambda start, end: done.append(start), 4, 4)
+    assert sorted(done) == [0, 1, 2, 3]
 print("complete")
 """
-    assert run(INTERRUPTING + code) == "complete\n"
+    assert run(code) == "complete\n"
 
 
-def test_an_interrupt_while_a_thread_is_started_locks_nothing() -> None:
-    """Neither later tasks nor the exit of the interpreter wait for a thread that cannot begin."""
-    code = """
-for position in range(1, 60):
-    threads._decoding.discard()
-    task = PoolTask(lambda: 1)
-    interrupted_at(position, task.start)
-    task.wait()
-    later = PoolTask(lambda: time.sleep(0.001))
-    later.start()
-    later.wait()
-for position in range(1, 60):
-    interrupted_at(position, lambda: BackgroundTask(lambda: 1))
-    assert BackgroundTask(lambda: 2).wait() == 2
-print("complete")
-"""
-    assert run(INTERRUPTING + code) == "complete\n"
+def test_chunks_run_concurrently() -> None:
+    meeting = threading.Barrier(2, timeout=20)
+
+    def meet(start: int, end: int) -> None:
+        meeting.wait()  # times out unless both chunks run at the same time
+
+    in_chunks(meet, 2, 2)

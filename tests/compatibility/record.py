@@ -13,7 +13,8 @@ weights of models are not.
     models/NAME.zip       what SB3's save writes
     checkpoints/NAME.tar.xz, storage/NAME.tar.xz, killed/NAME.tar.xz
                           what save_checkpoint writes; folders of storage=..., closed; the same, copied while open
-    mixed/parts.tar.xz    what save_checkpoint of a mixed buffer writes
+    mixed/NAME.tar.xz, mixed/NAME.pkl.xz
+                          what save_checkpoint of mixed buffers writes, and what SB3's save_replay_buffer does
     callback/run.tar.xz   the folder of a BufferCheckpointCallback, with two checkpoints
     */NAME.npz            contents, and what sampling under a seed returns; folders have those of replay/NAME.npz
     names.txt             what the pickles import from this package, those in models included
@@ -31,7 +32,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
@@ -72,7 +73,8 @@ def record(folder: Path) -> None:
         record_replay(folder / "replay", name, replay_case)
     for name in cases.CHECKPOINTS:
         record_checkpoint(folder / "checkpoints" / f"{name}.tar.xz", cases.REPLAY[name])
-    record_mixed(folder / "mixed" / "parts.tar.xz")
+    for name, options in cases.MIXED_RECORDED_WITH.items():
+        record_mixed(folder / "mixed", name, options)
     for name in cases.STORAGE:
         record_storage(folder, name, cases.REPLAY[name])
     for name, rollout_case in cases.ROLLOUT.items():
@@ -108,7 +110,7 @@ def record_replay(folder: Path, name: str, case: cases.ReplayCase) -> None:
     """Fill a replay buffer and save it as SB3 does."""
     with tempfile.TemporaryDirectory() as temporary:
         options = {"storage": Path(temporary) / "storage"} if case.is_in_folder else {}
-        buffer = case.fill(case.new(**options))
+        buffer = case.fill(case.new(**options, **case.recorded_with))
         if case.n_steps == cases.TRAINED["n_steps"]:
             check_generations(name, buffer)
         save_to_pkl(Path(temporary) / "buffer.pkl", buffer)
@@ -127,7 +129,7 @@ def check_generations(name: str, buffer: Any) -> None:
 
 def record_checkpoint(path: Path, case: cases.ReplayCase) -> None:
     """Save a buffer twice, so that there is more than one commit."""
-    buffer = case.new()
+    buffer = case.new(**case.recorded_with)
     n_first = case.n_steps // 2
     case.fill(buffer, n_first)
     with tempfile.TemporaryDirectory() as temporary:
@@ -137,18 +139,20 @@ def record_checkpoint(path: Path, case: cases.ReplayCase) -> None:
         pack(Path(temporary), path)
 
 
-def record_mixed(path: Path) -> None:
-    """Save a mixed buffer."""
-    parts = [cases.REPLAY[name].fill(cases.REPLAY[name].new()) for name in cases.MIXED]
+def record_mixed(folder: Path, name: str, options: Mapping[str, Any]) -> None:
+    """Save a mixed buffer, and pickle it."""
+    parts = [cases.REPLAY[part].fill(cases.REPLAY[part].new()) for part in cases.MIXED]
+    mixed = MixedReplayBuffer.from_buffers(parts, weights=[*cases.MIXED.values()], **options)
     with tempfile.TemporaryDirectory() as temporary:
-        MixedReplayBuffer.from_buffers(parts, weights=[*cases.MIXED.values()]).save_checkpoint(temporary)
-        pack(Path(temporary), path)
+        mixed.save_checkpoint(temporary)
+        pack(Path(temporary), folder / f"{name}.tar.xz")
+    write_packed(folder / f"{name}.pkl.xz", pickle.dumps(mixed))
 
 
 def record_storage(folder: Path, name: str, case: cases.ReplayCase) -> None:
     """Fill a buffer in a folder; copy it while it is open, as a kill would leave it, and again when it is closed."""
     with tempfile.TemporaryDirectory() as temporary:
-        buffer = case.fill(case.new(storage=temporary))
+        buffer = case.fill(case.new(storage=temporary, **case.recorded_with))
         buffer.flush()  # priorities, which are not written with each transition
         pack(Path(temporary), folder / "killed" / f"{name}.tar.xz")
         buffer.close()

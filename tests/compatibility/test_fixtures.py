@@ -43,7 +43,8 @@ KINDS: dict[str, Any] = {
     "objects/*-report.pkl.xz": cases.REPORTS,
     "objects/recording*.pkl.xz": cases.RECORDINGS,
     "models/*.zip": cases.MODELS,
-    "mixed/*.tar.xz": ("parts",),
+    "mixed/*.tar.xz": cases.MIXED_RECORDED_WITH,
+    "mixed/*.pkl.xz": cases.MIXED_RECORDED_WITH,
     "callback/*.tar.xz": ("run",),
 }
 N_MORE = 20  # more than the rows of most buffers
@@ -175,12 +176,26 @@ def test_checkpoints_of_earlier_versions_load(path: Path, tmp_path: Path) -> Non
 
 @fixtures("mixed/*.tar.xz")
 def test_mixed_checkpoints_of_earlier_versions_load(path: Path, tmp_path: Path) -> None:
-    mixed = load_checkpoint(unpacked(path, tmp_path / "mixed"), device="cpu")
+    assert_is_mixed(load_checkpoint(unpacked(path, tmp_path / "mixed"), device="cpu"), path)
+
+
+@fixtures("mixed/*.pkl.xz")
+def test_mixed_buffers_pickled_by_earlier_versions_load(path: Path) -> None:
+    require_versions(path)
+    mixed = pickle.loads(lzma.decompress(path.read_bytes()))
+    again = pickle.loads(pickle.dumps(mixed))
+    for each in (mixed, again):
+        assert_is_mixed(each, path)
+
+
+def assert_is_mixed(mixed: Any, path: Path) -> None:
+    """Verify the contents of a mixed buffer, and that it goes on."""
     assert mixed.weights.tolist() == [*cases.MIXED.values()]
     for name, buffer in zip(cases.MIXED, mixed.buffers, strict=True):
         expected = contents_of(name, path)
         assert_contains(buffer, expected)
         assert_goes_on(buffer, cases.REPLAY[name], expected)
+    assert sorted({*mixed.sample(40).sources.tolist()}) == [0, 1]
 
 
 def env_of(case: cases.ReplayCase) -> dict[str, Any]:

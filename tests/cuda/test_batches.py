@@ -16,9 +16,9 @@ from buffer_pairs import REPLAY_PAIRS, ROLLOUT_PAIRS, SB3_OPTIMIZED
 from numbered import COUNTER, IMAGES, add_steps
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
-from support import ImageEnv, add_all, assert_same_batch, filled, new_buffer, recorded, same_draws, wait_until_complete
+from support import ImageEnv, add_all, assert_same_batch, filled, new_buffer, recorded, same_draws
 
-from sb3_compressed import CompressedReplayBuffer, MixedReplayBuffer, buffer_statistics
+from sb3_compressed import CompressedReplayBuffer, MixedReplayBuffer
 
 BATCH_SIZES = (1, 32, 256, 1024)
 STREAMS = {"replay": "atari", "n-step": "atari", "dict": "console", "her": "bits"}
@@ -37,7 +37,7 @@ def filled_pair(kind: str, stream: str, n_steps: int = 300, n_rows: int = 200, *
 def assert_same_samples(
     ours: Any, theirs: Any, env: Any = None, n_batches: int = 4, batch_sizes: Sequence[int] = BATCH_SIZES
 ) -> None:
-    """Assert that batches of all sizes are the same, several of each, so that some are decoded ahead."""
+    """Assert that batches of all sizes are the same, several of each."""
     for seed, batch_size in enumerate(batch_sizes):
         batches = [partial(draws, buffer, n_batches, batch_size, env) for buffer in (ours, theirs)]
         for batch, expected in zip(*same_draws(*batches, seed=seed), strict=True):
@@ -105,29 +105,10 @@ def test_rollouts_are_those_of_sb3(kind: str) -> None:
         assert_same_batch(batch, expected)
 
 
-def test_most_batches_are_decoded_ahead() -> None:
-    ours, theirs = filled_pair("replay", "atari", num_threads=2)
-    for buffer in (ours, theirs):
-        np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
-        batches = []
-        for transition in recorded("atari")[-1][:100]:
-            transition.add_to(buffer)
-            batches.append(buffer.sample(32))
-            if buffer is ours and (task := ours._predicted_batch._task) is not None:
-                wait_until_complete(task)
-        if buffer is ours:
-            found = batches
-    for batch, expected in zip(found, batches, strict=True):
-        assert_same_batch(batch, expected)
-    assert buffer_statistics(ours).decoded_ahead > 0.8
-
-
-@pytest.mark.parametrize("prefetch", [0, 3])
 @pytest.mark.parametrize("sampler", ["prioritized", "without-replacement"])
-def test_batches_of_samplers_are_those_of_a_buffer_on_the_cpu(sampler: str, prefetch: int) -> None:
+def test_batches_of_samplers_are_those_of_a_buffer_on_the_cpu(sampler: str) -> None:
     buffers = [
-        filled("atari", 300, 200, CompressedReplayBuffer, device=device, sampler=sampler, prefetch=prefetch)
-        for device in ("cuda", "cpu")
+        filled("atari", 300, 200, CompressedReplayBuffer, device=device, sampler=sampler) for device in ("cuda", "cpu")
     ]
     results: list[list[Any]] = []
     for buffer in buffers:
@@ -147,18 +128,17 @@ def test_batches_of_samplers_are_those_of_a_buffer_on_the_cpu(sampler: str, pref
             assert th.equal(found.cpu(), getattr(expected, name)), name
 
 
-def mixed_buffer(device: str, prefetch: int) -> MixedReplayBuffer:
+def mixed_buffer(device: str) -> MixedReplayBuffer:
     parts = []
     for first in (0, 100_000):
         part = CompressedReplayBuffer(100, IMAGES, COUNTER, device)
         add_steps(part, range(first, first + 50))
         parts.append(part)
-    return MixedReplayBuffer.from_buffers(parts, (0.5, 0.5), prefetch=prefetch)
+    return MixedReplayBuffer.from_buffers(parts, (0.5, 0.5))
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_mixed_buffers_concatenate_on_the_device(prefetch: int) -> None:
-    mixed, on_cpu = (mixed_buffer(device, prefetch) for device in ("cuda", "cpu"))
+def test_mixed_buffers_concatenate_on_the_device() -> None:
+    mixed, on_cpu = (mixed_buffer(device) for device in ("cuda", "cpu"))
     batches = [partial(draws, buffer, 6, 32) for buffer in (mixed, on_cpu)]
     for batch, expected in zip(*same_draws(*batches, seed=0), strict=True):
         assert batch.observations.device.type == "cuda"
@@ -188,8 +168,8 @@ def test_memory_is_not_reused_before_copies_from_it_are_complete(num_threads: in
             assert_same_batch(batch, other)
 
 
-def test_a_prefetched_batch_may_be_used_on_another_stream() -> None:
-    options: dict[str, Any] = {"sampler": "without-replacement", "prefetch": 2}
+def test_a_batch_may_be_used_on_another_stream() -> None:
+    options: dict[str, Any] = {"sampler": "without-replacement"}
     ours, on_cpu = (
         filled("atari", 300, 200, CompressedReplayBuffer, device=device, **options) for device in ("cuda", "cpu")
     )

@@ -1,8 +1,7 @@
-"""The learner decodes the next batch ahead, in another thread, as soon as it has arrived."""
+"""The learner decodes batches that were requested before."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,25 +9,18 @@ import pytest
 import ray
 from drawn_examples import FACTOR
 from interrupts import bytecodes, evenly, interrupt
-from support import wait_until_complete
 
 from distributed.buffers import add_rows, assert_true, new_buffer, pipeline_of, refreshed
 from sb3_compressed import CorruptPayload
-from sb3_compressed.buffers import batch_ahead
 from sb3_compressed.distributed import DistributedReplayBuffer, sample_pipeline
 from sb3_compressed.distributed.batch_decoding import BatchDecoder
-from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
+from sb3_compressed.distributed.sample_pipeline import Part
 from sb3_compressed.distributed.shard import SampleReply
 
 #: At how many bytecodes of the pipeline, and of everything, a call is interrupted.
 N_INTERRUPTS = (40, 10) if FACTOR is None else (150, 30)
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
-
-
-@pytest.fixture(autouse=True)
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_ahead, "default_num_threads", lambda: 2)
 
 
 @pytest.fixture(scope="module")
@@ -49,37 +41,8 @@ def images(shared: DistributedReplayBuffer) -> Iterator[DistributedReplayBuffer]
     shared._pipeline = before
 
 
-@pytest.fixture
-def in_time(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Wait for replies and for decoded batches before they are needed; return whether each was decoded ahead."""
-    arrived, start, decoded_arrays = SamplePipeline.arrived, BatchDecoder.start, BatchDecoder._decoded_arrays
-    are_ahead: list[bool] = []
-
-    def all_arrived(self: SamplePipeline) -> list[Part] | None:
-        replies = [each.reply for each in self._rounds[0].requests] if self._rounds else []
-        if replies:
-            assert len(ray.wait(replies, num_returns=len(replies), timeout=30)[0]) == len(replies)
-        return arrived(self)
-
-    def started(self: BatchDecoder, parts: list[Part]) -> None:
-        start(self, parts)
-        assert self._ahead is not None
-        wait_until_complete(self._ahead[1])
-
-    def counted(self: BatchDecoder, parts: list[Part]) -> Any:
-        are_ahead.append(threading.current_thread() is not threading.main_thread())
-        return decoded_arrays(self, parts)
-
-    monkeypatch.setattr(SamplePipeline, "arrived", all_arrived)
-    monkeypatch.setattr(BatchDecoder, "start", started)
-    monkeypatch.setattr(BatchDecoder, "_decoded_arrays", counted)
-    return are_ahead
-
-
 @pytest.mark.parametrize("prefetch", [0, 1, 16])
-def test_all_batches_but_the_first_are_ready(
-    images: DistributedReplayBuffer, prefetch: int, in_time: list[bool]
-) -> None:
+def test_batches_keep_their_memory_while_they_are_used(images: DistributedReplayBuffer, prefetch: int) -> None:
     images._pipeline = pipeline_of(images, prefetch)
     held: list[Any] = []
     for _ in range(12):
@@ -87,21 +50,17 @@ def test_all_batches_but_the_first_are_ready(
         held = [*held[-3:], batch]
         for each in held:  # whose memory was not reused
             assert_true(each, "transposed", 4)
-    assert in_time == ([False] * 12 if prefetch == 0 else [False] + [True] * 12)  # one is decoded, but not needed
 
 
-def test_batches_of_another_size_are_decoded_when_they_are_needed(
-    images: DistributedReplayBuffer, in_time: list[bool]
-) -> None:
+def test_batches_of_another_size_are_requested_when_they_are_needed(images: DistributedReplayBuffer) -> None:
     for size in (8, 8, 5, 5, 8):
         batch = images.sample(size)
         assert len(batch.actions) == size
         assert_true(batch, "transposed", 4)
-    assert in_time == [False, True, True, False, True, True, False, True]
 
 
 def test_a_damaged_payload_is_an_error_of_the_batch_that_contains_it(
-    images: DistributedReplayBuffer, in_time: list[bool], monkeypatch: pytest.MonkeyPatch
+    images: DistributedReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected: Callable[..., Any] = BatchDecoder.decoded
     damaged: list[list[Part]] = []
@@ -118,12 +77,11 @@ def test_a_damaged_payload_is_an_error_of_the_batch_that_contains_it(
         assert_true(images.sample(8), "transposed", 4)
     with pytest.raises(CorruptPayload, match="it is damaged"):
         images.sample(8)
-    assert in_time == [False, True, True, False]
     assert_true(images.sample(8), "transposed", 4)
 
 
 def test_a_damaged_reply_is_an_error_of_the_batch_that_contains_it(
-    images: DistributedReplayBuffer, in_time: list[bool], monkeypatch: pytest.MonkeyPatch
+    images: DistributedReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     get, n_read = ray.get, 0
 
@@ -142,7 +100,7 @@ def test_a_damaged_reply_is_an_error_of_the_batch_that_contains_it(
     with monkeypatch.context() as patch:
         patch.setattr(ray, "get", damaged)
         assert_true(images.sample(64), "transposed", 4)
-        assert n_read == 3  # it has been found
+        assert n_read == 2
         with pytest.raises(CorruptPayload, match="the checksum of the block is wrong"):
             images.sample(64)
     for _ in range(5):
@@ -150,7 +108,7 @@ def test_a_damaged_reply_is_an_error_of_the_batch_that_contains_it(
 
 
 def test_transitions_of_replies_that_failed_are_requested_again(
-    images: DistributedReplayBuffer, in_time: list[bool], monkeypatch: pytest.MonkeyPatch
+    images: DistributedReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     get, n_read = ray.get, 0
 
@@ -159,7 +117,7 @@ def test_transitions_of_replies_that_failed_are_requested_again(
         reply = get(replies, **options)
         if isinstance(reply, SampleReply) and reply.block is not None:
             n_read += 1
-            if n_read == 4:  # of the second batch, while it is read ahead
+            if n_read == 4:  # of the second batch
                 raise ray.exceptions.RayActorError
         return reply
 
@@ -209,16 +167,3 @@ def test_reset_and_close_discard_the_batch(local_ray: None) -> None:
     buffer.close()
     with pytest.raises(RuntimeError, match="closed"):
         buffer.sample(16)
-
-
-@pytest.mark.parametrize("why", ["one thread", "one core"])
-def test_nothing_is_decoded_ahead_where_it_cannot_be(
-    why: str, shared: DistributedReplayBuffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if why == "one core":
-        monkeypatch.setattr(batch_ahead, "default_num_threads", lambda: 1)
-    decoder = BatchDecoder(shared._template, 1 if why == "one thread" else 2)
-    monkeypatch.setattr(shared, "_decoder", decoder)
-    for _ in range(5):
-        assert_true(shared.sample(16), "transposed", 4)
-        assert decoder._ahead is None

@@ -250,16 +250,3 @@ def test_writes_through_a_view_older_than_the_last_checkpoint_are_saved(
     save_checkpoint(buffer, tmp_path / "checkpoint")
     loaded = load_checkpoint(tmp_path / "checkpoint")
     np.testing.assert_array_equal(loaded.observations, buffer.observations)
-
-
-def test_checkpoints_wait_for_a_training_in_another_thread(stream: Stream, tmp_path: Path) -> None:
-    buffer = new(stream, compression_method="zstd-dict", num_threads=2)
-    for transition in stream[-1][:80]:
-        transition.add_to(buffer)
-        if buffer.observations._deduplicator._trainer._training is not None:
-            break
-    save_checkpoint(buffer, tmp_path)
-    loaded = load_checkpoint(tmp_path, device="cpu")
-    assert loaded.observations.codec == buffer.observations.codec
-    assert loaded.observations.codec.dictionary
-    hold_equal(loaded, buffer)

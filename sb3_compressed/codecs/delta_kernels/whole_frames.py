@@ -16,8 +16,6 @@ decompress_safe_using_dict = c_function("ppiipi")
 reset_stream_fast = c_function("p")
 attach_dictionary = c_function("pp")
 compress_fast_continue = c_function("pppiii")
-reset_stream_hc_fast = c_function("pi")
-compress_hc_continue = c_function("pppii")
 
 
 @helper(types.void, INT, INT, INT, INT)
@@ -39,13 +37,12 @@ def separate_channels(source: int, target: int, n_pixels: int, channels: int) ->
             plane[k] = pixels[channels * k + channel]
 
 
-@kernel(INT, READ_BYTE_ROWS, INTS, INT, INT, INT, BYTES, INTS)
+@kernel(INT, READ_BYTE_ROWS, INTS, INT, INT, BYTES, INTS)
 def encode_blocks(
     frames: NDArray[np.uint8],
     functions: NDArray[np.int64],
     dictionary: int,
     stream: int,
-    level: int,
     payloads: NDArray[np.uint8],
     ends: NDArray[np.int64],
 ) -> int:
@@ -55,7 +52,6 @@ def encode_blocks(
     :param functions: the addresses of LZ4's functions, see :class:`.Lz4Functions`
     :param dictionary: the address of a stream that has loaded the dictionary, 0 if there is none
     :param stream: the address of another initialized stream
-    :param level: of LZ4HC, for streams of it; 0 for LZ4
     :param payloads: output, the payloads one after the other; each has room for as many bytes as its frame
     :param ends: output, the end of each payload, ``(n,)``; one that does not fit has no bytes
     :return: the bytes of all payloads
@@ -64,14 +60,9 @@ def encode_blocks(
     written = 0
     for k in range(n_frames):
         source, target = frames.ctypes.data + k * size, payloads.ctypes.data + written + 1
-        if level == 0:
-            reset_stream_fast(functions[1], (stream,))
-            attach_dictionary(functions[2], (stream, dictionary))
-            n_bytes = compress_fast_continue(functions[3], (stream, source, target, size, size - 1, 1))
-        else:
-            reset_stream_hc_fast(functions[4], (stream, level))
-            attach_dictionary(functions[5], (stream, dictionary))
-            n_bytes = compress_hc_continue(functions[6], (stream, source, target, size, size - 1))
+        reset_stream_fast(functions[1], (stream,))
+        attach_dictionary(functions[2], (stream, dictionary))
+        n_bytes = compress_fast_continue(functions[3], (stream, source, target, size, size - 1, 1))
         if n_bytes > 0:
             payloads[written] = LZ4_BLOCK
             written += 1 + n_bytes
