@@ -48,12 +48,19 @@ def roundtrip(codec: Codec, frames: NDArray[Any]) -> list[bytes]:
     return payloads
 
 
-def decode_guarded(codec: Codec, payload: bytes, size: int) -> bytes | None:
-    """Decode a payload between two guards, which must not be overwritten; return ``None`` if it is corrupt."""
+def decode_guarded(
+    codec: Codec, payload: bytes, size: int, shape: tuple[int, ...] | None = None, dtype: str = "u1"
+) -> bytes | None:
+    """Decode a payload between two guards, which must not be overwritten; return ``None`` if it is corrupt.
+
+    :param size: bytes of the frame
+    :param shape: its shape; by default it is a vector of bytes
+    """
     start = max(size, 64)
     guarded = np.full(start + size + start, 0xA5, np.uint8)
     try:
-        codec.decode_into([payload], guarded[start : start + size].reshape(1, size))
+        frame = guarded[start : start + size].view(dtype)
+        codec.decode_into([payload], frame.reshape(1, *(frame.shape if shape is None else shape)))
     except CorruptPayload:
         return None
     finally:

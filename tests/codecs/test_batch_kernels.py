@@ -107,7 +107,7 @@ def test_payloads_are_decoded_without_the_functions_of_a_library(name: str, monk
     assert caught.value.index == 2
 
 
-@pytest.mark.parametrize("name", ["none", "zstd", "zstd-dict", "delta", "rle", "gzip"])
+@pytest.mark.parametrize("name", ["none", "zstd", "zstd-dict", "delta", "rle", "packed", "gzip"])
 def test_payloads_that_are_done_are_skipped(name: str) -> None:
     codec, frames = get_codec(name), smooth_frames(3, SIZE)
     payloads = codec.encode(frames)

@@ -64,6 +64,12 @@ GOLDEN: dict[str, dict[str, str]] = {
         "floats": "28b52ffd20407d000028000080c07f030080c69dc73ed006",
         "empty": "",
     },
+    "packed": {
+        "stripes": "41 02 0054 00ff 00ff 00ff",
+        "noise": "00 9b1c5e07d2f84a6390ab3dc1e47f2658",
+        "floats": "41 04 202020c0 fcfcfcfcfcfcfc e0e0e0e0e0e0e0e0 03ffffffffffffff",
+        "empty": "00",
+    },
     "zstd-dict": ZSTD_DICT,
     "delta": ZSTD_DICT,  # before training
     "lz4-frame": {
@@ -91,7 +97,7 @@ def test_golden_payloads_decode(name: str, frame: str) -> None:
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-@pytest.mark.parametrize("name", ["none", "rle", "rle-jit"])
+@pytest.mark.parametrize("name", ["none", "rle", "rle-jit", "packed"])
 def test_own_formats_are_encoded_to_golden_payloads(name: str, frame: str) -> None:
     [payload] = get_codec(name).encode(FRAMES[frame][np.newaxis])
     assert payload == bytes.fromhex(GOLDEN[name][frame])
