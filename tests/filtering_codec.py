@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.adaptive import HEADER_FILTERED, Adaptive
 from sb3_compressed.codecs.filtering import PlaneLayout
+from sb3_compressed.codecs.picture_layout import PictureLayout
 
 
 @dataclass(frozen=True)
 class Filtering(Adaptive):
     """The codec ``delta`` whose other coder is Zstandard after the filter."""
 
-    def _encode_whole(self, rows: NDArray[np.uint8]) -> list[bytes]:
+    def _encode_whole(self, rows: NDArray[np.uint8], layout: PictureLayout | None = None) -> list[bytes]:
         if not self.planes.fits(rows.shape[1]):
-            return super()._encode_whole(rows)
+            return super()._encode_whole(rows, layout)
         is_channel_last = rows.shape[1] == self.channel_last_nbytes
         payloads = self._plain_zstd.encode(filtered(rows, self.planes, is_channel_last=is_channel_last))
         return [HEADER_FILTERED + payload for payload in payloads]

@@ -8,6 +8,7 @@ equal tile, as in LZ77 (Ziv and Lempel 1977). Decoding is copying, which is fast
 A payload begins with one byte ``h``:
 
 - ``h`` < 2: the rest is a payload of ``zstd-dict``, with its header byte ``h``;
+- 251: the rest is a packed payload of :mod:`.packed`;
 - 252: the rest is the frame, uncompressed and in C order, as 0.3.0 wrote it;
 - 253: the rest is a payload of ``zstd-dict`` of the filtered frame, as 0.3.0 wrote it, see :mod:`.filtering`;
 - 254: the rest is a block of LZ4 with the dictionary of ``zstd-dict``, which ``auto`` does not train;
@@ -28,6 +29,7 @@ A payload begins with one byte ``h``:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -38,11 +40,21 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.codec import UINT8, BytesCodec, Levels, TrainableCodec, frame_bytes
+from sb3_compressed.codecs.codec import (
+    UINT8,
+    BytesCodec,
+    Levels,
+    TrainableCodec,
+    frame_bytes,
+    new_status,
+    output_bytes,
+)
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
-from sb3_compressed.codecs.delta_headers import FILTERED, FIRST_REFERENCE, LZ4_BLOCK, RAW, RAW_IN_C_ORDER
+from sb3_compressed.codecs.delta_headers import FILTERED, FIRST_REFERENCE, LZ4_BLOCK, PACKED, RAW, RAW_IN_C_ORDER
 from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.lz4_library import lz4_functions
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.codecs.reference_frames import (
     MAX_FRAME_NBYTES,
     MAX_REFERENCES,
@@ -50,7 +62,7 @@ from sb3_compressed.codecs.reference_frames import (
     delta_kernels,
     select_references,
 )
-from sb3_compressed.codecs.whole_frames import HEADER_LZ4, Lz4Blocks, raw_payloads
+from sb3_compressed.codecs.whole_frames import HEADER_LZ4, Lz4Blocks, packed_payloads, raw_payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload
 
@@ -63,7 +75,7 @@ OLD_CODERS = {"lz4hc": "lz4", "filter": "zstd"}
 #: Frames of a training sample that searches are tried on.
 N_HELD_OUT = 24
 #: What is decided on them.
-SEARCHES = "tries_delta", "tries_zstd", "finds_tiles"
+SEARCHES = "tries_delta", "tries_zstd", "tries_lz4", "tries_packed", "finds_tiles"
 #: Frames of more channels are not images.
 MAX_CHANNELS = 4
 
@@ -76,8 +88,9 @@ LOCATION = attrgetter("_location")
 class Adaptive(BytesCodec, TrainableCodec):
     """Stores each frame as differences from trained reference frames, by another coder, or uncompressed.
 
-    With the coder LZ4, as ``auto`` uses it, training selects references only, and decides which searches pay. Otherwise
-    it also trains the dictionary.
+    With the coder LZ4, as ``auto`` uses it, frames without a small delta are blocks of LZ4 or packed differences,
+    whichever is smaller. Training selects references only, and decides which searches pay. With another coder, it also
+    trains the dictionary.
 
     :param compresslevel: level of Zstandard for frames that it encodes: 1 (fast) to 22 (smallest), or -1 (faster) to
         -100 (fastest)
@@ -88,6 +101,8 @@ class Adaptive(BytesCodec, TrainableCodec):
     :param objective: of codecs that 0.3.0 stored, without effect
     :param tries_delta: whether frames are compared with the references
     :param coder: how frames without a small delta are encoded: ``"raw"``, ``"lz4"`` or ``"zstd"``
+    :param tries_lz4: with the coder LZ4, whether frames are compressed by LZ4
+    :param tries_packed: with the coder LZ4, whether frames are stored as packed differences
     :param channels: the number of channels of frames that are stored in channel-last order
     :param channel_last_nbytes: the size of these frames in bytes; 0 if all frames are stored in C order
     :param finds_tiles: whether the encoder searches for equal tiles in the frame itself, which takes more time
@@ -125,6 +140,8 @@ class Adaptive(BytesCodec, TrainableCodec):
     finds_tiles: bool = field(default=False, repr=False, metadata=OMITTED_BY_DEFAULT)
     tries_delta: bool = field(default=True, repr=False, metadata=OMITTED_BY_DEFAULT)
     planes: PlaneLayout = field(default=PlaneLayout(), repr=False, metadata=OMITTED_BY_DEFAULT)
+    tries_lz4: bool = field(default=True, repr=False, metadata=OMITTED_BY_DEFAULT)
+    tries_packed: bool = field(default=True, repr=False, metadata=OMITTED_BY_DEFAULT)
 
     _lz4: Lz4Blocks = field(init=False, repr=False, compare=False)
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
@@ -193,7 +210,8 @@ class Adaptive(BytesCodec, TrainableCodec):
     def _with_references(self, rows: NDArray[np.uint8]) -> Adaptive:
         """Return this codec with references from frames ``(n, frame_nbytes)`` and all searches for deltas."""
         references = select_references(rows, self.N_REFERENCES) or self.references
-        return replace(self, references=references, tries_zstd=True, tries_delta=True)
+        searches = dict.fromkeys(("tries_delta", "tries_zstd", "tries_lz4", "tries_packed"), True)
+        return replace(self, references=references, **searches)  # type: ignore[arg-type]
 
     def _with_what_pays(self, frames: NDArray[Any]) -> Adaptive:
         """Return this codec with the searches that make frames smaller, and without those that are in vain.
@@ -214,8 +232,14 @@ class Adaptive(BytesCodec, TrainableCodec):
     def _without_vain_tries(self, payloads: Sequence[bytes]) -> Adaptive:
         """Return this codec without the tries that hardly any of its payloads needed."""
         least = self.MIN_ZSTD_SHARE * len(payloads)
-        n_deltas = sum(coder_of(payload) == "delta" for payload in payloads)
-        return replace(self, tries_delta=n_deltas >= least, tries_zstd=len(payloads) - n_deltas >= least)
+        n_by = Counter(map(coder_of, payloads))
+        tries_others = len(payloads) - n_by["delta"] >= least
+        # Those that hardly any frame needs are not worth a decision.
+        tries_lz4, tries_packed = (n_by[coder] >= least or not tries_others for coder in ("lz4", "packed"))
+        return replace(
+            self, tries_delta=n_by["delta"] >= least, tries_zstd=tries_others, tries_lz4=tries_lz4,
+            tries_packed=tries_packed,
+        )  # fmt: skip
 
     def _with_order_of(self, frames: NDArray[Any]) -> Adaptive:
         """Return this codec for frames whose bytes are stored in the order that they have in memory."""
@@ -266,7 +290,7 @@ class Adaptive(BytesCodec, TrainableCodec):
         rows, references = self._rows(frames), self.references
         n_frames, frame_nbytes = rows.shape
         if not (n_frames and references.content and self.tries_delta) or frame_nbytes != references.frame_nbytes:
-            return self._encode_whole(rows)
+            return self._encode_whole(rows, self._picture_layout(frames))
         cached = self._encoder[:1]  # atomic: another thread may clear the list
         encoder = cached[0] if cached else self._new_encoder(frames)
         if encoder[0] != frames.shape[1:]:
@@ -289,7 +313,7 @@ class Adaptive(BytesCodec, TrainableCodec):
             if self._encoder_name == "zstd":
                 is_high = self.compresslevel > self.levels.default
                 most = self.MAX_HIGH_LEVEL_RATIO if is_high else self.MAX_ZSTD_RATIO
-            others = self._encode_whole(rows if len(tried) == n_frames else rows[tried])
+            others = self._encode_whole(rows if len(tried) == n_frames else rows[tried], self._picture_layout(frames))
             for index, other in zip(tried, others, strict=True):
                 payload = payloads[index]
                 if not payload or len(other) < most * len(payload):
@@ -312,13 +336,35 @@ class Adaptive(BytesCodec, TrainableCodec):
                 plane = line * frames.shape[-2]
         return line, plane, pixel if self.finds_tiles else 0
 
-    def _encode_whole(self, rows: NDArray[np.uint8]) -> list[bytes]:
-        """Return the payloads of frames ``(n, frame_nbytes)`` without references."""
+    def _picture_layout(self, frames: NDArray[Any]) -> PictureLayout | None:
+        """Return the layout of frames, ``None`` if the order in which they are stored is none of a picture."""
+        if self._is_channel_last(frames) and not (frames.ndim == 4 and frames.shape[1] == self.channels):
+            return None
+        return PictureLayout.of(frames.shape[1:], frames.itemsize)
+
+    def _has_pixels_together(self, layout: PictureLayout) -> bool:
+        """Return whether stored frames of a layout are in channel-last order."""
+        nbytes = layout.n_planes * layout.height * layout.width
+        return layout.is_channel_last or (self.channel_last_nbytes > 0 and nbytes == self.channel_last_nbytes)
+
+    def _encode_whole(self, rows: NDArray[np.uint8], layout: PictureLayout | None = None) -> list[bytes]:
+        """Return the payloads of frames ``(n, frame_nbytes)`` without references.
+
+        :param layout: their layout, without which they are not stored as packed differences
+        """
         if self._encoder_name == "zstd":
             return self._zstd.encode(rows)
         if self.coder == "raw":
             return raw_payloads(rows)
-        payloads = self._lz4.encode(rows) if rows.size else [b""] * len(rows)
+        payloads = [b""] * len(rows)
+        if rows.size and self.tries_packed and layout is not None:
+            payloads = packed_payloads(rows, layout, is_channel_last=self._has_pixels_together(layout))
+        if rows.size and self.tries_lz4:
+            blocks = self._lz4.encode(rows)
+            payloads = [
+                block if block and not 0 < len(payload) <= len(block) else payload
+                for block, payload in zip(blocks, payloads, strict=True)
+            ]
         larger = [index for index, payload in enumerate(payloads) if not payload]
         if larger:
             raw = raw_payloads(rows if len(larger) == len(rows) else rows[larger])
@@ -338,6 +384,18 @@ class Adaptive(BytesCodec, TrainableCodec):
         encoder = frames.shape[1:], kernels.encode_deltas, references, table, *self._layout_of(frames)
         self._encoder[:] = [encoder]
         return encoder
+
+    @classmethod
+    def decode_batch(
+        cls, codecs: Sequence[Adaptive], payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None
+    ) -> None:
+        """Decode payloads of different codecs of this class; see :meth:`Codec.decode_batch`."""
+        rows, done = output_bytes(out, len(payloads)), new_status(done, len(payloads))
+        if rows.size:
+            layout = PictureLayout.of(out.shape[1:], out.itemsize)
+            scratch = np.empty(layout.scratch_nbytes, np.uint8)
+            delta_kernels().decode_packed(payloads.places, layout.numbers(), scratch, rows, done)
+        super().decode_batch(codecs, payloads, out, done)
 
     @classmethod
     def decode_rows(
@@ -366,6 +424,8 @@ class Adaptive(BytesCodec, TrainableCodec):
             raw: bytes = lz4.block.decompress(payload[1:], uncompressed_size=nbytes, dict=self._lz4.dictionary)
         elif coder_of(payload) == "zstd":
             raw = self._zstd.decompress_frame(payload, nbytes)
+        elif coder_of(payload) == "packed":
+            raise CorruptPayload("its bytes are not packed differences of such a frame")
         else:
             raise CorruptPayload("it is not a valid delta for the references of its codec")
         if not len(raw) == nbytes == self.channel_last_nbytes:
@@ -382,4 +442,6 @@ def coder_of(payload: bytes) -> str:
     header = payload[0] if payload else 0
     if header < FIRST_REFERENCE:
         return "zstd"
-    return {RAW_IN_C_ORDER: "raw", FILTERED: "filter", LZ4_BLOCK: "lz4", RAW: "raw"}.get(header, "delta")
+    return {PACKED: "packed", RAW_IN_C_ORDER: "raw", FILTERED: "filter", LZ4_BLOCK: "lz4", RAW: "raw"}.get(
+        header, "delta"
+    )

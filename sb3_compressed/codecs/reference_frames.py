@@ -17,7 +17,7 @@ MIN_FRAME_NBYTES, MAX_FRAME_NBYTES = 16, 1 << 20
 #: The most memory of the references of a codec, unless a single one takes more.
 MAX_REFERENCES_NBYTES = 2_000_000
 #: The number of header bytes that are left for references.
-MAX_REFERENCES = 250
+MAX_REFERENCES = 249
 
 
 @cache

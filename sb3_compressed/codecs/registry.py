@@ -36,6 +36,7 @@ _registry: dict[str, str | type[Codec]] = {
     "delta": "sb3_compressed.codecs.adaptive:Adaptive",
     "zstd-dict": "sb3_compressed.codecs.zstd_dict:ZstdDict",
     "zstd": "sb3_compressed.codecs.zstd:Zstd",
+    "lz4-packed": "sb3_compressed.codecs.lz4_packed:Lz4Packed",
     "packed": "sb3_compressed.codecs.packed:Packed",
     "lz4-frame": "sb3_compressed.codecs.lz4:Lz4Frame",
     "lz4-block": "sb3_compressed.codecs.lz4:Lz4Block",

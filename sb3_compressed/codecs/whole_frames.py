@@ -1,7 +1,8 @@
-"""Payloads of frames that are stored without references: raw, or as blocks of LZ4 with a dictionary.
+"""Payloads of frames that are stored without references: raw, blocks of LZ4 with a dictionary, or packed differences.
 
 A payload is one header byte and the bytes of the frame in C order, or a block in LZ4's format
-(https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md). Both are decoded at about the speed of copying.
+(https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md), both decoded at about the speed of copying, or a payload
+of :mod:`sb3_compressed.codecs.packed`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import lz4.block
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, RAW
+from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, PACKED, RAW
 from sb3_compressed.codecs.lz4_library import MAX_DICTIONARY_NBYTES, loaded_stream, lz4_functions
+from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.codecs.reference_frames import delta_kernels
 
-__all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "raw_payloads"]
+__all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "packed_payloads", "raw_payloads"]
 
-HEADER_LZ4, HEADER_RAW = bytes([LZ4_BLOCK]), bytes([RAW])
+HEADER_LZ4, HEADER_PACKED, HEADER_RAW = bytes([LZ4_BLOCK]), bytes([PACKED]), bytes([RAW])
 
 
 def raw_payloads(rows: NDArray[np.uint8]) -> list[bytes]:
@@ -26,6 +28,24 @@ def raw_payloads(rows: NDArray[np.uint8]) -> list[bytes]:
     if not rows.size:
         return [b""] * len(rows)
     return [b"".join((HEADER_RAW, row.data)) for row in rows]
+
+
+def packed_payloads(rows: NDArray[np.uint8], layout: PictureLayout, *, is_channel_last: bool) -> list[bytes]:
+    """Return frames as packed differences; the payload of one that does not become smaller is empty.
+
+    :param rows: bytes of frames that are not empty, ``(n, frame_nbytes)``
+    :param layout: the layout of the frames
+    :param is_channel_last: whether ``rows`` have the bytes of a pixel together
+    """
+    from sb3_compressed.codecs.packed_kernels import pack_frames  # on first use, since importing numba takes long
+
+    scratch, payloads = np.empty(layout.scratch_nbytes, np.uint8), np.empty(rows.size, np.uint8)
+    ends = np.empty(len(rows), np.int64)
+    numbers = layout.numbers(is_channel_last=is_channel_last)
+    data = payloads[: pack_frames(rows, numbers, scratch, payloads, ends)].tobytes()
+    bounds = [0, *ends.tolist()]
+    size = rows.shape[1]  # which they may have with the header
+    return [HEADER_PACKED + data[start:end] if 0 < end - start < size else b"" for start, end in pairwise(bounds)]
 
 
 class Lz4Blocks:

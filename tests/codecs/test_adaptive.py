@@ -227,10 +227,10 @@ def test_codecs_with_a_coder_of_earlier_versions_encode_with_another(coder: str,
 
 def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:
     rng = np.random.default_rng(0)
-    references = rng.integers(0, 256, (250, 70_000), np.uint8)
+    references = rng.integers(0, 256, (249, 70_000), np.uint8)
     codec = Adaptive(references=ReferenceFrames(references.tobytes(), 70_000))
     frame = references[:1].copy()
-    frame[0, 1000:3000] = references[249, 60_000:62_000]  # beyond the largest position
+    frame[0, 1000:3000] = references[248, 60_000:62_000]  # beyond the largest position
     frame[0, 5000:7000] = references[100, 60_000:62_000]
     frame[0, 30_000:40_000] = frame[0, 10_000:20_000]
     roundtrip(codec, frame)

@@ -70,6 +70,12 @@ GOLDEN: dict[str, dict[str, str]] = {
         "floats": "41 04 202020c0 fcfcfcfcfcfcfc e0e0e0e0e0e0e0e0 03ffffffffffffff",
         "empty": "00",
     },
+    "lz4-packed": {
+        "stripes": "fb 41 02 0054 00ff 00ff 00ff",
+        "noise": "ff 9b1c5e07d2f84a6390ab3dc1e47f2658",
+        "floats": "fe 1f000100031e8004002bc07f0400507f0000c07f",
+        "empty": "",
+    },
     "zstd-dict": ZSTD_DICT,
     "delta": ZSTD_DICT,  # before training
     "lz4-frame": {

@@ -20,7 +20,10 @@ from sb3_compressed.codecs import Codec, available_codecs, get_codec, register_c
 from sb3_compressed.codecs.raw import Raw
 from sb3_compressed.errors import CodecError, InvalidShorthand, LevelOutOfRange, UnknownCodec
 
-SHIPPED = {"none", "rle", "rle-jit", "gzip", "igzip", "zstd", "zstd-dict", "delta", "packed", "lz4-frame", "lz4-block"}
+SHIPPED = {
+    "none", "rle", "rle-jit", "gzip", "igzip", "zstd", "zstd-dict", "delta", "packed", "lz4-frame", "lz4-block",
+    "lz4-packed",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
