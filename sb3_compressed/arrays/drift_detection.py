@@ -33,7 +33,7 @@ class DriftDetector:
         self.restart()
 
     def restart(self, usual_nbytes: float = 0.0) -> None:
-        """Forget the sizes of payloads, because another codec is used.
+        """Reset the sizes of payloads, because another codec is used.
 
         :param usual_nbytes: the mean size of its payloads, 0 if it is not known
         """
