@@ -11,7 +11,7 @@ memory, the environment and the process.
 Trainings are those of ``training.py`` with a replay buffer. Each turn takes ``CYCLES`` cycles of an update and the
 steps before the next one, and is compared with both of its neighbors. Its first cycles are not measured: what other
 threads do for the buffer of the turn before ends in them, and the caches are filled. Transitions of a turn are added to
-its buffer alone, so each holds half of them, and a batch after a turn of the other cannot be predicted.
+its buffer alone, so each holds half of them.
 
 The C library returns memory to the system when the top of its heap is free, which depends on chance: one of two equal
 trainings may have thousands of page faults a second. So the processes here keep freed memory.

@@ -17,13 +17,15 @@ from sb3_compressed.common.warning import warn_user
 
 __all__ = ["CodecTrainer"]
 
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+
 
 class CodecTrainer:
     """Collects training samples from the frames that are encoded, and trains the codec from time to time.
 
     The codec is trained after 64 frames, so that few frames of a run are compressed badly, and whenever there are four
     times as many, up to :data:`LAST`. A sample is spread evenly over the frames since the last training. From then on,
-    the codec is only trained again when a :class:`~.drift_detection.DriftDetector` finds that payloads have grown: the
+    the codec is only trained again when a :class:`~.drift_detection.DriftDetector` finds that payloads are large: the
     next frames become a sample at once. If a codec that is trained on the first part of it is much better for the
     second part, it is used, and further trainings follow as after the first one. If not, as with noise, the previous
     codec stays, which will be good again for frames as before.
@@ -70,11 +72,11 @@ class CodecTrainer:
         if n_passed <= self._next_event:  # as nearly always
             self._n_frames = n_passed
             return
-        has_grown = self._drift.observe(payloads, n_passed - self._n_measured)
+        is_large = self._drift.observe(payloads, n_passed - self._n_measured, frames.nbytes // max(len(frames), 1))
         self._n_measured = n_passed
         if self.capacity and self._next_training > self.FIRST and self._drift.usual_nbytes:
             self._warn_of_memory(self._drift.usual_nbytes)
-        if has_grown and not self._has_changed and self._next_training > 4 * self.FIRST:
+        if is_large and not self._has_changed and self._next_training > 4 * self.FIRST:
             self._has_changed = True
             self._discard_sample()
         sample = self.collect(frames)
@@ -140,11 +142,11 @@ class CodecTrainer:
         fewest = min(self.MIN_FRAMES, self.MAX_LARGE_NBYTES // frame_nbytes)
         room = min(self.MAX_FRAMES, max(self.MAX_NBYTES // frame_nbytes, fewest, 1))
         stride = -(-max(int(interval), len(frames)) // room)
-        first = -self._n_frames % stride
-        self._sample += [frame.copy(order="K") for frame in frames[first::stride]]
-        self._n_frames += len(frames)
+        due = _sampled_frames(self._n_frames, len(frames), stride)
+        self._sample += [frames[index].copy(order="K") for index in due[:-1]]
         # The next frame to copy, or the last one of the interval.
-        self._next_sample = min(self._n_frames + -self._n_frames % stride, interval - 1)
+        self._next_sample = min(self._n_frames + due[-1], interval - 1)
+        self._n_frames += len(frames)
         if self._n_frames < interval:
             return None
         # One call may have brought far more frames than an interval has.
@@ -179,6 +181,27 @@ class CodecTrainer:
         self._next_training = min(max(next_training, self.FIRST), 4 * self.LAST)
         self._drift.restart(usual_nbytes)
         self.capacity = capacity
+
+
+def _sampled_frames(n_passed: int, n_frames: int, stride: int) -> list[int]:
+    """Return which new frames belong to a sample of one frame in each ``stride``, and the first one later.
+
+    Where in a stride its frame lies follows the squares times the golden ratio, modulo 1, which are spread evenly
+    without a period. At the same place of each stride, a sample could be of one of several environments only, or of one
+    phase of a flicker.
+
+    :param n_passed: the number of frames before the new ones
+    :param n_frames: the number of new frames
+    :return: indices of new frames, from 0, and as the last item one that is at least ``n_frames``
+    """
+    found: list[int] = []
+    number, index = n_passed // stride, -1
+    while index < n_frames:
+        index = number * stride + int(number**2 * GOLDEN_RATIO % 1 * stride) - n_passed
+        if index >= 0:
+            found.append(index)
+        number += 1
+    return found
 
 
 def _trained_after_change(codec: TrainableCodec, sample: Sequence[NDArray[Any]]) -> TrainableCodec:

@@ -1,4 +1,4 @@
-"""``DriftDetector``: whether payloads have grown so much that the codec should be trained again."""
+"""``DriftDetector``: whether payloads are so large that the codec should be trained again."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ class DriftDetector:
     After a change of scene, in a new level of a game, or when an agent has learned to get further, frames resemble none
     that the codec was trained on, and their payloads grow. They are measured from time to time, and averaged over
     blocks of frames. A training is due when the payloads of a block are half as large again as those of the first one.
+    It is also due when they are nearly as large as frames, which they cannot outgrow: the first block may have been of
+    a scene that has passed.
 
     Data that does not become smaller by training, such as noise in some frames, must not be trained on again and again.
     So each training that was in vain or soon after the last one doubles the number of frames before another.
@@ -24,6 +26,8 @@ class DriftDetector:
     EVERY, BLOCK = 32, 128
     #: How much larger the payloads of a block have to be, as a factor and in bytes.
     FACTOR, MIN_GROWTH = 1.5, 64
+    #: Payloads that are larger than this fraction of their frames are always large.
+    LARGE = 2 / 3
     #: The smallest and largest number of frames between two reactions.
     SHORTEST, LONGEST = 512, 16_384
 
@@ -47,11 +51,12 @@ class DriftDetector:
         """
         return min(8 * n_frames, self.EVERY)
 
-    def observe(self, payloads: Sequence[bytes], n_passed: int) -> bool:
+    def observe(self, payloads: Sequence[bytes], n_passed: int, frame_nbytes: int) -> bool:
         """Measure payloads and return whether the codec should be trained.
 
         :param payloads: those of the last frames
         :param n_passed: the number of frames since the last call, these included
+        :param frame_nbytes: the size of an uncompressed frame
         """
         self._n_frames += n_passed
         self._n_measured += len(payloads)
@@ -63,7 +68,8 @@ class DriftDetector:
         self._n_frames = self._n_measured = self._nbytes = 0
         if not self.usual_nbytes:
             self.usual_nbytes = mean
-        return mean > self.FACTOR * self.usual_nbytes + self.MIN_GROWTH and self._since >= self._wait
+        large = min(self.FACTOR * self.usual_nbytes + self.MIN_GROWTH, self.LARGE * frame_nbytes)
+        return mean > large and self._since >= self._wait
 
     def reacted(self, *, helped: bool) -> None:
         """Report that a training on recent frames has ended.

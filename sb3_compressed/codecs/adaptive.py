@@ -338,9 +338,10 @@ class Adaptive(BytesCodec, TrainableCodec):
 
     def _picture_layout(self, frames: NDArray[Any]) -> PictureLayout | None:
         """Return the layout of frames, ``None`` if the order in which they are stored is none of a picture."""
-        if self._is_channel_last(frames) and not (frames.ndim == 4 and frames.shape[1] == self.channels):
-            return None
-        return PictureLayout.of(frames.shape[1:], frames.itemsize)
+        layout = PictureLayout.of(frames.shape[1:], frames.itemsize)
+        # Frames of a codec for channel-last order have it only where their first axis is that of channels.
+        has_channels_first = frames.ndim == 4 and frames.shape[1] == self.channels and not layout.is_channel_last
+        return layout if has_channels_first or not self._is_channel_last(frames) else None
 
     def _has_pixels_together(self, layout: PictureLayout) -> bool:
         """Return whether stored frames of a layout are in channel-last order."""

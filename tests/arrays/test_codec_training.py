@@ -101,6 +101,22 @@ def test_samples_are_taken_at_growing_intervals() -> None:
     assert all(64 <= size <= CodecTrainer.MAX_FRAMES for _, size in samples)
 
 
+@pytest.mark.parametrize("n_envs", [1, 2, 3, 4, 8, 12, 64])
+@pytest.mark.parametrize("period", [1, 2, 4, 7])
+def test_samples_have_frames_of_each_environment_and_each_phase_of_a_flicker(n_envs: int, period: int) -> None:
+    trainer, n_calls = CodecTrainer(), 0
+    kinds = period * n_envs
+    while trainer._next_training <= trainer.LAST:
+        frames = (n_calls % period * n_envs + np.arange(n_envs)).astype(np.int64).reshape(n_envs, 1)
+        sample = trainer.collect(frames)
+        n_calls += 1
+        if sample is not None and kinds <= 16:
+            counts = np.bincount(np.concatenate(sample), minlength=kinds)
+            assert counts.min() > 0.5 * len(sample) / kinds - 1
+        elif sample is not None:
+            assert len(np.unique(np.concatenate(sample))) > 0.6 * min(kinds, len(sample))
+
+
 @pytest.mark.parametrize(("frame_nbytes", "n_frames"), [(260_000, 8), (1_000_000, 8), (5_000_000, 3), (20_000_000, 1)])
 def test_samples_of_large_frames_are_small(frame_nbytes: int, n_frames: int) -> None:
     trainer, frames = CodecTrainer(), np.zeros((1, frame_nbytes), np.uint8)
@@ -226,6 +242,13 @@ def test_payloads_are_small_again_soon_after_each_change_of_scene() -> None:
         sizes = payload_sizes(array, movie(seed, n_steps))
         assert sizes[512:].max() < 0.1 * 48 * 48
         assert seed == 0 or sizes[:60].min() > 0.5 * 48 * 48
+
+
+def test_frames_after_noise_are_small() -> None:
+    array = CompressedArray((50, 4, 48, 48), frame_stack=None, num_threads=1)
+    payload_sizes(array, noise(4200))
+    sizes = payload_sizes(array, movie(1, 5000))
+    assert sizes[-512:].max() < 0.1 * 48 * 48
 
 
 @pytest.mark.parametrize("kind", ["noise", "alternating", "sometimes noisy"])

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.drift_detection import DriftDetector
 
+FRAME_NBYTES = 28_224
+
 
 def changes(detector: DriftDetector, sizes: NDArray[np.int64]) -> list[int]:
     """Return after how many frames changes are reported, with trainings that do not help.
@@ -16,7 +18,7 @@ def changes(detector: DriftDetector, sizes: NDArray[np.int64]) -> list[int]:
     """
     found = []
     for step, row in enumerate(sizes):
-        if detector.observe([bytes(size) for size in row], 32):
+        if detector.observe([bytes(size) for size in row], 32, FRAME_NBYTES):
             found.append((step + 1) * 32)
             detector.reacted(helped=False)
     return found
@@ -74,7 +76,7 @@ def test_a_training_that_helps_makes_the_next_reaction_as_fast() -> None:
     for _ in range(5):
         assert changes(detector, payloads(100, 4096)) == []
         sizes = payloads(1000, 256)
-        assert any(detector.observe([bytes(size) for size in row], 32) for row in sizes)
+        assert any(detector.observe([bytes(size) for size in row], 32, FRAME_NBYTES) for row in sizes)
         detector.reacted(helped=True)
         detector.restart()
 
@@ -82,3 +84,10 @@ def test_a_training_that_helps_makes_the_next_reaction_as_fast() -> None:
 @pytest.mark.parametrize(("n_frames", "n_passed"), [(1, 8), (4, 32), (100, 32)])
 def test_few_calls_are_measured(n_frames: int, n_passed: int) -> None:
     assert DriftDetector().next_measurement(n_frames) == n_passed
+
+
+def test_payloads_as_large_as_frames_are_found_whatever_the_first_block_was() -> None:
+    detector = DriftDetector()
+    found = changes(detector, payloads(FRAME_NBYTES, 50_000, spread=0))
+    assert found[0] == DriftDetector.BLOCK
+    assert len(found) <= 8  # ever less often

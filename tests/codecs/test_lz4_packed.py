@@ -56,3 +56,18 @@ def test_training_leaves_out_what_is_in_vain() -> None:
     # The first frame of a batch decides for the others.
     mixed = np.concatenate([smooth()[:1], noise()[:3], smooth()[1:3]])
     assert [*map(coder_of, roundtrip(Lz4Packed(), mixed))] == ["packed", *["raw"] * 3, *["packed"] * 2]
+
+
+@pytest.mark.parametrize("shape", [(4, 400, 3), (3, 400, 2), (2, 300, 1), (3, 120, 1)])
+@pytest.mark.parametrize("trained_on", [None, (3, 20, 6)])
+def test_views_that_are_narrower_than_they_have_channels(
+    shape: tuple[int, int, int], trained_on: tuple[int, int, int] | None
+) -> None:
+    # Of their shape alone, the last axis looks like that of channels.
+    def smooth_views(shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+        rng = np.random.default_rng(0)
+        frames = rng.integers(-2, 3, (N, *shape)).cumsum(axis=2).astype(np.uint8)
+        return np.ascontiguousarray(frames.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+    trained = Adaptive(coder="lz4").train(smooth_views(trained_on or shape)[:64])
+    roundtrip(trained, smooth_views(shape))
