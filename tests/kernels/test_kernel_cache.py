@@ -207,6 +207,9 @@ sys.argv[1:] = sys.argv[2:]
 runpy.run_module("sb3_compressed.compile_kernels", run_name="__main__")
 """
 
+#: Modules of kernels that other code imports at once.
+KEPT = "record_kernels.py", "packed_kernels.py"
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", [(), ("--portable",)])
@@ -217,7 +220,7 @@ def test_read_only_installation_uses_code_compiled_before(
     shutil.move(package, installed)
     if option:  # with few kernels, as it compiles all twice
         for path in installed.glob("*/*_kernels.py"):
-            if path.parent.name != "kernels" and path.name != "record_kernels.py":
+            if path.parent.name != "kernels" and path.name not in KEPT:
                 path.unlink()
     variables = nowhere(tmp_path) | {"PYTHONPATH": str(mounted)}
     os.chdir(mounted)
