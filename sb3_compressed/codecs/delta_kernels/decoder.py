@@ -19,10 +19,10 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
 from sb3_compressed.codecs.delta_kernels.unfiltering import is_filtered, unfilter
 from sb3_compressed.codecs.delta_kernels.whole_frames import (
     decompress_safe_using_dict,
-    separate_channels,
 )
 from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
 from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, helper, kernel
+from sb3_compressed.kernels.plane_kernels import separate_pixels
 
 __all__ = ["decode_deltas", "restore_frames"]
 
@@ -180,7 +180,7 @@ def decode_deltas(
             usable = references_size if reference_size == size else 0
             is_decoded = decode_delta(payload, payload_size, references, usable, recent, target, size)
         if is_decoded and is_channel_last:
-            separate_channels(target, frame, size // channels, channels)
+            separate_pixels(target, channels, size // channels, frame)
         done[k] = is_decoded
         is_left |= not is_decoded
     return is_left
@@ -207,4 +207,4 @@ def restore_frames(
             unfilter(frame, line, plane, size)
         elif of_size == size:
             copy_bytes(frame, channel_last.ctypes.data, size, size)
-            separate_channels(channel_last.ctypes.data, frame, size // channels, channels)
+            separate_pixels(channel_last.ctypes.data, channels, size // channels, frame)

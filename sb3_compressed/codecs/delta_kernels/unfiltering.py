@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta_headers import FILTERED
 from sb3_compressed.kernels.byte_kernels import INT, number_at
-from sb3_compressed.kernels.jit import BYTE_ROWS, INT_ROWS, INTS, bytes_at, helper, kernel
+from sb3_compressed.kernels.jit import BYTE_ROWS, INT_ROWS, INTS, helper, kernel
+from sb3_compressed.kernels.plane_kernels import add_bytes
 
 __all__ = ["is_filtered", "skip_filter_headers", "unfilter", "unfilter_rows"]
 
@@ -25,14 +26,6 @@ def is_filtered(payload: int, payload_size: int, line: int, plane: int, size: in
     if payload_size == 0 or number_at(payload) != FILTERED:
         return False
     return 0 < line <= plane <= size and plane % line == 0 and size % plane == 0
-
-
-@helper(types.void, INT, INT, INT)
-def add_bytes(source: int, target: int, n: int) -> None:
-    """Add ``n`` bytes at one address to those at another, modulo 256."""
-    added, to = bytes_at(source, n), bytes_at(target, n)
-    for k in range(n):
-        to[k] += added[k]
 
 
 @helper(types.void, INT, INT, INT, INT)

@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta_headers import LZ4_BLOCK
 from sb3_compressed.kernels.byte_kernels import INT
-from sb3_compressed.kernels.jit import BYTES, INTS, READ_BYTE_ROWS, bytes_at, c_function, helper, kernel
+from sb3_compressed.kernels.jit import BYTES, INTS, READ_BYTE_ROWS, c_function, kernel
 
-__all__ = ["decompress_safe_using_dict", "encode_blocks", "separate_channels"]
+__all__ = ["decompress_safe_using_dict", "encode_blocks"]
 
 decompress_safe_using_dict = c_function("ppiipi")
 reset_stream_fast = c_function("p")
 attach_dictionary = c_function("pp")
 compress_fast_continue = c_function("pppiii")
-
-
-@helper(types.void, INT, INT, INT, INT)
-def separate_channels(source: int, target: int, n_pixels: int, channels: int) -> None:
-    """Copy bytes ``[pixel, channel]`` at one address to bytes ``[channel, pixel]`` at another."""
-    pixels = bytes_at(source, channels * n_pixels)
-    if channels == 3:  # as in RGB images; constants compile to SIMD instructions
-        first = bytes_at(target, n_pixels)
-        second = bytes_at(target + n_pixels, n_pixels)
-        third = bytes_at(target + 2 * n_pixels, n_pixels)
-        for k in range(n_pixels):
-            first[k] = pixels[3 * k]
-            second[k] = pixels[3 * k + 1]
-            third[k] = pixels[3 * k + 2]
-        return
-    for channel in range(channels):
-        plane = bytes_at(target + channel * n_pixels, n_pixels)
-        for k in range(n_pixels):
-            plane[k] = pixels[channels * k + channel]
 
 
 @kernel(INT, READ_BYTE_ROWS, INTS, INT, INT, BYTES, INTS)
