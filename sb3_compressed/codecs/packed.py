@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,7 +44,7 @@ from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.errors import CorruptPayload
 
-__all__ = ["Packed"]
+__all__ = ["Packed", "pack_rows"]
 
 #: The first byte of an uncompressed frame.
 RAW = b"\0"
@@ -64,21 +65,12 @@ class Packed(Codec):
         Frames that are channel-last in memory and seen through a transposed view, as those of SB3's environments are,
         are not copied.
         """
-        from sb3_compressed.codecs.packed_kernels import pack_frames  # on first use, since importing numba takes long
-
         layout = PictureLayout.of(frames.shape[1:], frames.itemsize)
         rows, is_channel_last = _rows(frames, layout)
         if not rows.size:
             return [RAW] * len(frames)
-        numbers = layout.numbers(is_channel_last=is_channel_last)
-        scratch, payloads = np.empty(layout.scratch_nbytes, np.uint8), np.empty(rows.size, np.uint8)
-        ends = np.empty(len(rows), np.int64)
-        data = payloads[: pack_frames(rows, numbers, scratch, payloads, ends)].tobytes()
-        starts = [0, *ends[:-1].tolist()]
-        return [
-            data[start:end] or RAW + frames[k : k + 1].tobytes()
-            for k, (start, end) in enumerate(zip(starts, ends.tolist(), strict=True))
-        ]
+        packed = pack_rows(rows, layout, is_channel_last=is_channel_last)
+        return [payload or RAW + frames[k : k + 1].tobytes() for k, payload in enumerate(packed)]
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
@@ -99,6 +91,22 @@ class Packed(Codec):
             index = int(done.argmin())
             [payload] = payloads[index : index + 1]
             raise CorruptPayload(_reason(payload, out.shape[1:], out.dtype), index)
+
+
+def pack_rows(rows: NDArray[np.uint8], layout: PictureLayout, *, is_channel_last: bool) -> list[bytes]:
+    """Return frames as packed differences; the payload of one that would be larger than its frame is empty.
+
+    :param rows: bytes of frames that are not empty, ``(n, frame_nbytes)``
+    :param layout: the layout of the frames
+    :param is_channel_last: whether ``rows`` have the bytes of a pixel together
+    """
+    from sb3_compressed.codecs.packed_kernels import pack_frames  # on first use, since importing numba takes long
+
+    scratch, payloads = np.empty(layout.scratch_nbytes, np.uint8), np.empty(rows.size, np.uint8)
+    ends = np.empty(len(rows), np.int64)
+    numbers = layout.numbers(is_channel_last=is_channel_last)
+    data = payloads[: pack_frames(rows, numbers, scratch, payloads, ends)].tobytes()
+    return [data[start:end] for start, end in pairwise([0, *ends.tolist()])]
 
 
 def _reason(payload: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:

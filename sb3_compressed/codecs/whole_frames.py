@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, PACKED, RAW
 from sb3_compressed.codecs.lz4_library import MAX_DICTIONARY_NBYTES, loaded_stream, lz4_functions
+from sb3_compressed.codecs.packed import pack_rows
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.codecs.reference_frames import delta_kernels
 
@@ -37,15 +38,8 @@ def packed_payloads(rows: NDArray[np.uint8], layout: PictureLayout, *, is_channe
     :param layout: the layout of the frames
     :param is_channel_last: whether ``rows`` have the bytes of a pixel together
     """
-    from sb3_compressed.codecs.packed_kernels import pack_frames  # on first use, since importing numba takes long
-
-    scratch, payloads = np.empty(layout.scratch_nbytes, np.uint8), np.empty(rows.size, np.uint8)
-    ends = np.empty(len(rows), np.int64)
-    numbers = layout.numbers(is_channel_last=is_channel_last)
-    data = payloads[: pack_frames(rows, numbers, scratch, payloads, ends)].tobytes()
-    bounds = [0, *ends.tolist()]
-    size = rows.shape[1]  # which they may have with the header
-    return [HEADER_PACKED + data[start:end] if 0 < end - start < size else b"" for start, end in pairwise(bounds)]
+    packed, size = pack_rows(rows, layout, is_channel_last=is_channel_last), rows.shape[1]
+    return [HEADER_PACKED + payload if 0 < len(payload) < size else b"" for payload in packed]
 
 
 class Lz4Blocks:
