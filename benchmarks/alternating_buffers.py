@@ -1,24 +1,27 @@
 """Measure the time of a training with each buffer, relative to SB3's, with both in turns in one process.
 
     python benchmarks/alternating_buffers.py
-    python benchmarks/alternating_buffers.py --algorithms QRDQN --scenes recorded:Crafter-v0 --pairs 100
+    python benchmarks/alternating_buffers.py --algorithms PPO --scenes tiny:Crafter-v0 --buffers auto none --pairs 100
 
 The same training takes a quarter more or less time in another process, since its memory lies elsewhere: as much as
-ten times what a buffer costs. ``training.py``, which has a process for each buffer, finds such costs only in many
-rounds. Here, a model is trained with SB3's buffer and another one in turns. All else is the same: the network, its
-memory, the environment and the process.
+ten times what a buffer costs. Here, a model is trained with SB3's buffer and another one in turns. All else is the
+same: the network, its memory, the environment and the process.
 
-Trainings are those of ``training.py`` with a replay buffer. Each turn takes ``CYCLES`` cycles of an update and the
-steps before the next one, and is compared with both of its neighbors. Its first cycles are not measured: what other
-threads do for the buffer of the turn before ends in them, and the caches are filled. Transitions of a turn are added to
-its buffer alone, so each holds half of them.
+Scenes are the sources of ``sources.py``, in three kinds of loops: with the environment; ``recorded:MsPacman`` replays
+its frames from memory, as if the environment took no time; ``tiny:MsPacman`` does so with a tiny network, too, so that
+the buffer takes most of the time. Settings are in ``settings.py``.
+
+A turn takes some cycles, each of which collects transitions and then updates the network, and is compared with both of
+its neighbors. The first cycles of a turn are not measured, since they fill the caches. Transitions of a turn are added
+to its buffer alone, so each replay buffer holds half of them.
 
 The C library returns memory to the system when the top of its heap is free, which depends on chance: one of two equal
-trainings may have thousands of page faults a second. So the processes here keep freed memory.
+trainings may have thousands of page faults a second. So the processes here keep freed memory, whatever the buffer.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -28,32 +31,43 @@ from typing import Any
 
 from ratios import Results, ratio_interval
 from session import parser, run_interleaved, save, serve
-from settings import SETTINGS
+from settings import N_ENVS, SETTINGS
 from stable_baselines3.common.callbacks import BaseCallback
 from tables import markdown
-from training_loops import RECORDED, make_env, make_model, missing, recording_of
+from training_loops import RECORDED, ROLLOUT_SIZE, TINY, is_on_policy, is_recorded, make_env, make_model, missing
+from training_loops import recording_of
 
 from adapters.buffer_names import SB3_OPTIMIZED, title
 from sb3_compressed import buffer_statistics
 from sb3_compressed.benchmarking.measurement import Job, Measurement
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.benchmarking.metrics import median_us
+from sb3_compressed.benchmarking.training_run import TimedBatches, TimedCalls
+from sb3_compressed.buffers.base import CompressedBuffer
 
-ALGORITHMS = ["DQN", "QRDQN", "SAC"]
-SCENES = ["MsPacman", "Crafter-v0", "Doom84-v0", "MiniGridRGB-v0"]
-SCENES += [f"{RECORDED}{scene}" for scene in ("MsPacman", "Crafter-v0", "Doom84-v0")]
-SMOKE = ["recorded:Noise84-v0"]
-N_PAIRS, SMOKE_PAIRS = 40, 2
-#: Cycles of a turn, and those at its beginning that are not measured.
-CYCLES, SETTLING = 80, 16
-#: Turns of each buffer before those that are measured: codecs are chosen.
-WARM_UP = 16
+SCENES = {
+    "DQN": ["MsPacman", "MiniGridRGB-v0", "Crafter-v0", "Doom84-v0"],
+    "SAC": ["CarRacing-v3", f"{RECORDED}CarRacing-v3"],
+    "PPO": ["MsPacman", "Crafter-v0"],
+}
+SCENES["DQN"] += [f"{kind}{scene}" for kind in (RECORDED, TINY) for scene in ("MsPacman", "Crafter-v0", "Doom84-v0")]
+SCENES["PPO"] += [f"{kind}{scene}" for kind in (RECORDED, TINY) for scene in ("MsPacman", "Crafter-v0")]
+SMOKE = [f"{TINY}Noise84-v0"]
+#: Measured turns of each buffer, and those before, in which kernels are compiled and codecs trained.
+PAIRS, WARM_UP = {"PPO": 20}, {"PPO": 3}
+OTHER_PAIRS, OTHER_WARM_UP = 40, 16
+SMOKE_PAIRS = 2
+#: Cycles of a turn. One of PPO is a whole rollout and its epochs.
+CYCLES, OTHER_CYCLES = {"PPO": 1}, 80
+#: The share of a turn at its beginning that is not measured.
+SETTLING = 0.2
 #: Bytes from which the C library (of GNU) returns freed memory to the system.
 KEPT_NBYTES = 1_000_000_000
 
 
-class AlternatingBuffers(BaseCallback):
-    """Trains with each of two buffers in turns, the first one in even turns.
+class Turns(BaseCallback):
+    """Trains a model with each of two buffers in turns, the first one in even turns.
 
+    :param model: the model
     :param buffers: the two
     :param n_cycles: of a turn
     :param n_settling: cycles at the beginning of a turn that are not measured
@@ -61,36 +75,48 @@ class AlternatingBuffers(BaseCallback):
     :ivar cpu: CPU seconds of all threads of the process in each turn
     """
 
-    def __init__(self, buffers: tuple[Any, Any], n_cycles: int, n_settling: int) -> None:
+    def __init__(self, model: Any, buffers: tuple[Any, Any], n_cycles: int, n_settling: int) -> None:
         super().__init__()
         self.seconds: list[float] = []
         self.cpu: list[float] = []
         self._buffers = buffers
+        self._attribute = "rollout_buffer" if hasattr(model, "rollout_buffer") else "replay_buffer"
         self._n_cycles, self._n_settling = n_cycles, n_settling
-        self._n = 0
+        self._cycle = 0
+        self._update: Callable[..., None] = model.train
+        # A rollout belongs to the update after it, so buffers change between an update and the next rollout, where SB3
+        # calls no callback.
+        model.train = self._train
 
     def _on_step(self) -> bool:
         return True
 
+    def _on_training_start(self) -> None:
+        self._begin()
+
     def _on_rollout_end(self) -> None:
         model: Any = self.model
-        # Before the update, so that an update and the steps after it belong to one buffer.
-        n_left = model.learning_starts - self.num_timesteps
-        if n_left > 0:  # both need transitions to sample from
-            model.replay_buffer = self._buffers[int(n_left > model.learning_starts / 2)]
-            return
-        position = self._n % self._n_cycles
-        if position == 0:
-            if self._n:
-                self._end_turn()
-            model.replay_buffer = self._buffers[len(self.seconds) % 2]
-        if position == self._n_settling:
-            self._began, self._cpu_began = time.perf_counter(), time.process_time()
-        self._n += 1
+        starts = getattr(model, "learning_starts", 0)
+        if self.num_timesteps < starts:  # both need transitions to sample from
+            self._use(int(self.num_timesteps > starts / 2))
+        elif self._cycle == 0:
+            self._use(0)
 
-    def _end_turn(self) -> None:
-        self.seconds.append(time.perf_counter() - self._began)
-        self.cpu.append(time.process_time() - self._cpu_began)
+    def _train(self, *args: Any, **kwargs: Any) -> None:
+        self._update(*args, **kwargs)
+        self._cycle += 1
+        if self._cycle % self._n_cycles == 0:
+            self.seconds.append(time.perf_counter() - self._began)
+            self.cpu.append(time.process_time() - self._cpu_began)
+            self._use(len(self.seconds) % 2)
+        if self._cycle % self._n_cycles == self._n_settling:
+            self._begin()
+
+    def _use(self, index: int) -> None:
+        setattr(self.model, self._attribute, self._buffers[index])
+
+    def _begin(self) -> None:
+        self._began, self._cpu_began = time.perf_counter(), time.process_time()
 
 
 def neighbors(values: list[float]) -> tuple[list[float], list[float]]:
@@ -104,10 +130,11 @@ def neighbors(values: list[float]) -> tuple[list[float], list[float]]:
 
 
 def n_steps(algorithm: str, n_pairs: int, warm_up: int, n_cycles: int) -> int:
-    """Return the steps of a training with one environment and so many pairs of turns after the warm-up."""
-    settings = SETTINGS[algorithm]
-    n_turns = 2 * (warm_up + n_pairs) + 1
-    return int(settings["learning_starts"] + settings["train_freq"] * (n_turns * n_cycles + 1))
+    """Return the transitions of a training with so many pairs of turns after the warm-up."""
+    settings, n_cycles_of_all = SETTINGS[algorithm], (2 * (warm_up + n_pairs) + 1) * n_cycles
+    if is_on_policy(algorithm):
+        return ROLLOUT_SIZE * n_cycles_of_all
+    return int(settings["learning_starts"] + settings["train_freq"] * (n_cycles_of_all + 1))
 
 
 def measure(
@@ -124,39 +151,47 @@ def measure(
     """Train once and return the ``time`` with a buffer relative to SB3's, its interval of 95%, and the CPU time.
 
     :param name: of the buffer
-    :param scene: with ``recorded:`` before it, frames from memory and a tiny network
+    :param scene: begins with ``recorded:`` or ``tiny:`` to replay frames
     :param n_threads: of torch, ``None`` for its default
     :param n_pairs: turns of the buffer
     :param warm_up: turns of each buffer before
     :param n_cycles: of a turn
     :param device: of the model and both buffers
     :param batch_size: ``None`` for that of ``settings.py``
+    :return: ratios, and median microseconds of the calls of the buffer, ``add`` and ``read`` (``sample``, or a batch of
+        ``get``), and of SB3's, ``base add`` and ``base read``
     """
     import torch as th
 
     if n_threads is not None:
         th.set_num_threads(n_threads)
-    steps = n_steps(algorithm, n_pairs, warm_up, n_cycles)
-    env = make_env(algorithm, scene, 1, steps)
+    steps, n_envs = n_steps(algorithm, n_pairs, warm_up, n_cycles), N_ENVS[algorithm]
+    env = make_env(algorithm, scene, n_envs, -(-steps // n_envs))
     make: Callable[[str], Any] = partial(
-        make_model, algorithm=algorithm, env=env, is_fast=scene.startswith(RECORDED), seed=0, rollout_size=steps,
+        make_model, algorithm=algorithm, env=env, is_tiny=scene.startswith(TINY), seed=0, rollout_size=ROLLOUT_SIZE,
         warm_up=steps, buffer_size=steps, device=device,
     )  # fmt: skip
-    buffer = make(name).replay_buffer
-    model = make("SB3")
+    kind = "rollout_buffer" if is_on_policy(algorithm) else "replay_buffer"
+    model, buffer = make("SB3"), getattr(make(name), kind)
     model.batch_size = batch_size or model.batch_size
-    alternation = AlternatingBuffers((model.replay_buffer, buffer), n_cycles, n_cycles * SETTLING // CYCLES)
-    model.learn(steps, callback=alternation)
+    buffers = getattr(model, kind), buffer
+    timed = TimedBatches if is_on_policy(algorithm) else TimedCalls
+    calls = [[TimedCalls(each, "add"), timed(each, "get" if is_on_policy(algorithm) else "sample")] for each in buffers]
+    turns = Turns(model, buffers, n_cycles, int(SETTLING * n_cycles))
+    model.learn(steps, callback=turns)
     env.close()
     measured = slice(2 * warm_up, 2 * (warm_up + n_pairs) + 1)
-    ours, base = neighbors(alternation.seconds[measured])
-    our_cpu, base_cpu = neighbors(alternation.cpu[measured])
+    ours, base = neighbors(turns.seconds[measured])
+    our_cpu, base_cpu = neighbors(turns.cpu[measured])
     low, high = ratio_interval(ours, base)
     result = {"time": sum(ours) / sum(base), "low": low, "high": high, "pairs": len(ours)}
     result["cpu"] = sum(our_cpu) / sum(base_cpu)
-    if isinstance(buffer, CompressedReplay):
-        found = buffer_statistics(buffer)
-        result["memory"] = found.memory_nbytes / found.raw_memory_nbytes
+    for prefix, of_buffer in zip(("base ", ""), calls):
+        for call, found in zip(("add", "read"), of_buffer):
+            result[f"{prefix}{call}"] = median_us(found.seconds[len(found.seconds) // 2 :])
+    if isinstance(buffer, CompressedBuffer):
+        statistics = buffer_statistics(buffer)
+        result["memory"] = statistics.memory_nbytes / statistics.raw_memory_nbytes
     return result
 
 
@@ -166,24 +201,27 @@ def table(results: Results) -> str:
     for label, of_label in results.items():
         for name, each in of_label.items():
             if "error" in each:
-                rows.append([label, title(name), "failed", *[""] * 4])
+                rows.append([label, title(name), "failed", *[""] * 6])
                 continue
             cells = [f"{each['time']:.3f}x", f"{each['low']:.3f}x to {each['high']:.3f}x", f"{each['pairs']:.0f}"]
             cells.append(f"{each['cpu']:.2f}x")
+            cells += [f"{each[call] / each[f'base {call}']:.2f}x" if call in each else "" for call in ("add", "read")]
             cells.append(f"{each['memory']:.1%}" if "memory" in each else "")
             rows.append([label, title(name), *cells])
-    return markdown(["training", "buffer", "time", "interval", "pairs", "CPU time", "memory"], rows)
+    header = ["training", "buffer", "time", "interval", "pairs", "CPU time", "`add`", "batch", "memory"]
+    return markdown(header, rows)
 
 
 def sections(results: Results) -> list[str]:
     """Return the report."""
     return [
         "Time and CPU time of a training with a buffer, relative to the same training with SB3's, in one process: a "
-        f"model is trained with both in turns of {CYCLES} updates and the steps between them, and each turn is "
-        "compared with its neighbors; with a 95% interval (bootstrap over turns). So neither a slow phase of the "
-        "machine nor where the memory of a process lies matters. `memory` is what the buffer reports at the end, "
-        "relative to raw arrays. "
-        "`recorded` scenes are replayed from memory and trained with a tiny network.",
+        f"model is trained with both in turns of {OTHER_CYCLES} updates and the steps between them (PPO: of a rollout "
+        "and its epochs), and each turn is compared with its neighbors; with a 95% interval (bootstrap over turns). So "
+        "neither a slow phase of the machine nor where the memory of a process lies matters. The memory that a "
+        "training frees is kept, with both. `add` and `batch` compare medians of single calls in the training, `memory` "
+        "is what the buffer reports at the end, relative to raw arrays. `recorded` scenes are replayed from memory, and "
+        "`tiny` ones are trained with a tiny network, too.",
         table(results),
     ]
 
@@ -194,45 +232,50 @@ def main() -> None:
     for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):  # of the processes that measure
         os.environ[name] = str(KEPT_NBYTES)
     flags = parser(__doc__, buffers=["auto", SB3_OPTIMIZED], rounds=1)
-    flags.add_argument("--algorithms", nargs="+", default=["DQN"], choices=ALGORITHMS, help="(default: DQN)")
-    flags.add_argument("--scenes", nargs="+", default=SCENES, help=f"(default: {' '.join(SCENES)})")
+    flags.add_argument("--algorithms", nargs="+", default=list(SCENES), help=f"(default: {' '.join(SCENES)})")
+    flags.add_argument("--scenes", nargs="+", help="(default: several for each algorithm)")
     flags.add_argument("--torch-threads", nargs="+", default=["1"], choices=["1", "all"], help="(default: 1)")
     flags.add_argument("--device", default="cpu", help="of the model and both buffers (default: cpu)")
     flags.add_argument("--batch-size", type=int, help="(default: that of settings.py)")
-    flags.add_argument("--pairs", type=int, default=N_PAIRS, help="turns of a buffer (default: %(default)s)")
-    flags.add_argument("--warm-up", type=int, default=WARM_UP, help="turns before (default: %(default)s)")
+    flags.add_argument("--pairs", type=int, help=f"turns of a buffer (default: {OTHER_PAIRS}; of PPO {PAIRS['PPO']})")
+    flags.add_argument("--warm-up", type=int, help=f"turns before (default: {OTHER_WARM_UP}; of PPO {WARM_UP['PPO']})")
+    flags.add_argument("--cycles", type=int, help=f"of a turn (default: {OTHER_CYCLES}; of PPO {CYCLES['PPO']})")
+    flags.add_argument("--update", action="store_true", help="keep the results of other trainings in the file --out")
     arguments = flags.parse_args()
-    warm_up, n_cycles = arguments.warm_up, CYCLES
     if arguments.smoke:
-        arguments.scenes, arguments.pairs, warm_up, n_cycles = SMOKE, SMOKE_PAIRS, 1, 5
+        arguments.pairs, arguments.warm_up, arguments.cycles = SMOKE_PAIRS, 1, 5
+        arguments.algorithms, arguments.scenes = ["DQN"], SMOKE
     jobs = []
-    for algorithm, scene, threads in product(arguments.algorithms, arguments.scenes, arguments.torch_threads):
-        if reason := missing(algorithm, scene):
-            print(f"skipping {algorithm} on {scene}: {reason}")
-            continue
-        if scene.startswith(RECORDED):
-            recording_of(algorithm, scene, 1, n_steps(algorithm, arguments.pairs, warm_up, n_cycles))
-        given = {
-            "algorithm": algorithm,
-            "scene": scene,
-            "n_threads": None if threads == "all" else 1,
-            "n_pairs": arguments.pairs,
-            "warm_up": warm_up,
-            "n_cycles": n_cycles,
-            "device": arguments.device,
-            "batch_size": arguments.batch_size,
-        }
-        label = f"{algorithm}, {scene}, torch on {'all threads' if threads == 'all' else '1 thread'}"
-        label += f", batches of {arguments.batch_size}" * bool(arguments.batch_size)
-        jobs += [Job(label, name, {"name": name, **given}) for name in arguments.buffers]
+    for algorithm, threads in product(arguments.algorithms, arguments.torch_threads):
+        n_cycles = arguments.cycles or CYCLES.get(algorithm, OTHER_CYCLES)
+        warm_up = arguments.warm_up or WARM_UP.get(algorithm, OTHER_WARM_UP)
+        n_pairs = arguments.pairs or PAIRS.get(algorithm, OTHER_PAIRS)
+        for scene in arguments.scenes or SCENES[algorithm]:
+            if reason := missing(algorithm, scene):
+                print(f"skipping {algorithm} on {scene}: {reason}")
+                continue
+            if is_recorded(scene):
+                n_envs = N_ENVS[algorithm]
+                steps = n_steps(algorithm, n_pairs, warm_up, n_cycles)
+                recording_of(algorithm, scene, n_envs, -(-steps // n_envs))
+            given = {
+                "algorithm": algorithm,
+                "scene": scene,
+                "n_threads": None if threads == "all" else 1,
+                "n_pairs": n_pairs,
+                "warm_up": warm_up,
+                "n_cycles": n_cycles,
+                "device": arguments.device,
+                "batch_size": arguments.batch_size,
+            }
+            label = f"{algorithm}, {scene}, torch on {'all threads' if threads == 'all' else '1 thread'}"
+            label += f", batches of {arguments.batch_size}" * bool(arguments.batch_size)
+            names = [name for name in arguments.buffers if name != SB3_OPTIMIZED or not is_on_policy(algorithm)]
+            jobs += [Job(label, name, {"name": name, **given}) for name in names]
     results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
-    save(
-        arguments.out,
-        "alternating_buffers",
-        {"pairs": arguments.pairs, "freed memory": "kept"},
-        results,
-        arguments.peers,
-    )
+    if arguments.update and arguments.out and arguments.out.exists():
+        results = {**json.loads(arguments.out.read_text())["results"], **results}
+    save(arguments.out, "alternating_buffers", {"freed memory": "kept"}, results, arguments.peers)
     print("\n\n".join(sections(results)))
 
 

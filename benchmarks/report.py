@@ -69,8 +69,8 @@ UNITS = {
 }
 #: Titles of pages.
 TITLES = {
-    "alternating_buffers": "Two buffers in one training",
-    "cuda_alternating": "Two buffers in one training on a CUDA device",
+    "alternating_buffers": "Time of trainings",
+    "cuda_alternating": "Time of trainings on a CUDA device",
     "cuda_batches": "Batches on a CUDA device",
     "cuda_training": "Trainings on a CUDA device",
     "blind_cliffwalk": "Prioritized replay on the Blind Cliffwalk",
@@ -94,7 +94,7 @@ TITLES = {
     "storage_times": "Single calls, in memory and in a folder",
     "stores": "Single frames: stores of other packages",
     "trained": "Replay buffers, with trained policies",
-    "training": "Whole trainings",
+    "training": "Memory of trainings",
     "vectors": "Vector observations",
 }
 GAMES_OF = ["replay", "trained"]  # results shown in the plot of games
@@ -175,21 +175,24 @@ def _wrong(results: Results) -> list[str]:
     ]
 
 
-def trainings_part(written: dict[str, Any]) -> str:
-    """Return the table of the README: memory and time of whole trainings."""
-    results: Results = training.in_readme(written["results"])
-    counts = {len(training.times(of_label, "auto")[0]) for of_label in results.values()} - {0}
-    segments = " to ".join(map(str, sorted({min(counts, default=0), max(counts, default=0)})))
+def trainings_part(written: dict[str, Any], times: dict[str, Any]) -> str:
+    """Return the table of the README: memory and time of whole trainings.
+
+    :param written: results of ``training.py``
+    :param times: results of ``alternating_buffers.py``
+    """
     before = (
-        f"Whole trainings, relative to SB3's buffer in the same training (in {segments} segments each, in which the "
-        "buffers took turns; lower is better). "
-        "Memory is the growth of the process (RSS) with each further transition; `optimize_memory_usage` is SB3's own "
-        "option for it. `recorded` scenes are replayed from memory and trained with a tiny network, so that the buffer "
-        "takes a larger share of the time:"
+        "Whole trainings, relative to SB3's buffer (lower is better). Memory is the growth of the process (RSS) with "
+        "each further transition; `optimize_memory_usage` is SB3's own option for it. For the time, one model is "
+        "trained with both buffers in turns, in a process that keeps the memory that it frees:"
     )
     pages = PAGES.relative_to(ROOT).as_posix()
-    after = f"[All trainings, with intervals and the calls inside]({pages}/training.md), `benchmarks/training.py`."
-    return "\n\n".join([_filled(before), training.readme_table(results), _filled(after)])
+    after = (
+        f"[Memory and weights]({pages}/training.md) by `benchmarks/training.py`, [time with intervals]({pages}/"
+        "alternating_buffers.md) by `benchmarks/alternating_buffers.py`."
+    )
+    table = training.readme_table(written["results"], times["results"])
+    return "\n\n".join([_filled(before), table, _filled(after)])
 
 
 def _filled(text: str) -> str:
@@ -254,8 +257,8 @@ def main() -> None:
             prioritized_learning.plot(written["results"], written["arguments"]["steps"], folder / f"{name}.svg")
     if "blind_cliffwalk" in found:
         plots.cliffwalk(found["blind_cliffwalk"]["results"], folder / "blind_cliffwalk.svg")
-    if "training" in found:
-        write_section(arguments.readme, trainings_part(found["training"]))
+    if "training" in found and "alternating_buffers" in found:
+        write_section(arguments.readme, trainings_part(found["training"], found["alternating_buffers"]))
     if "replay" in found:
         codecs = found.get("codecs", found["replay"])
         plot = folder / "codecs.svg"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import itertools
 import json
 import os
 import sys
@@ -23,7 +22,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from adapters.buffer_names import is_peer, package_name, split_name
-from sb3_compressed.benchmarking import time_slices
 from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 ROOT = Path(__file__).parents[1]
@@ -113,29 +111,6 @@ def run_interleaved(
     command, env = _command(measure, peers, packages, of_peers), _environ()
     with Progress(*columns, console=CONSOLE) as progress:
         return interleaved.run_interleaved(command, jobs, rounds, progress, env)
-
-
-def run_in_time_slices(
-    measure: Callable[..., Measurement],
-    jobs: Sequence[Job],
-    peers: Path,
-    packages: Mapping[str, Path] | None = None,
-) -> dict[str, dict[str, Measurement]]:
-    """Run the jobs of each label at the same time, in time slices; return ``{label: {name: measurement}}``.
-
-    :param packages: as in :func:`run_interleaved`
-    """
-    command, env = _command(measure, peers, packages, lambda job: is_peer(job.name)), _environ()
-    results: dict[str, dict[str, Measurement]] = {}
-    for label, group in itertools.groupby(jobs, key=lambda job: job.label):
-        of_label = [*group]
-        with CONSOLE.status(label):
-            measured = time_slices.run_in_time_slices(command, of_label, env)
-        results[label] = {job.name: run for job, run in zip(of_label, measured)}
-        for name, run in results[label].items():
-            if "error" in run:
-                CONSOLE.print(f"{label}, {name}: {run['error']}", markup=False)
-    return results
 
 
 def _command(

@@ -1,25 +1,21 @@
-"""Measure whole trainings with each buffer: time, memory and weights, and the calls inside of them.
+"""Measure the memory of whole trainings with each buffer, and compare their weights.
 
     python benchmarks/training.py --quick
     python benchmarks/training.py --algorithms DQN --scenes Crafter-v0 Doom84-v0 --buffers auto zstd3 none
-    python benchmarks/training.py --scenes recorded:Crafter-v0 --envs 1 8 --torch-threads 1 all --rounds 8
+    python benchmarks/training.py --scenes recorded:Crafter-v0 --envs 1 8 --torch-threads 1 all
     python benchmarks/training.py --algorithms SAC --scenes CarRacing-v3 --out results.json --update
     python benchmarks/training.py --scenes recorded:MsPacman --package main=../main --package branch=.
 
-Runs are paired: in each round, all buffers are trained with the same seed, each in a process of its own. Processes run
-in time slices, one of ``--segments`` segments of the training at a time, while the others are stopped; so they share
-what another program on the machine takes from them, and must fit into memory together. Ratios are of all segments, and
-weights must be bit-identical. The first ``--warm-up`` steps are not measured. Settings are in ``settings.py``, and what
-is measured in ``training_loops.py``.
+Runs are paired: in each round, all buffers are trained with the same seed, each in a process of its own, and weights
+must be bit-identical. The first ``--warm-up`` steps are not measured. Settings are in ``settings.py``, and what is
+measured in ``training_loops.py``; ``alternating_buffers.py`` measures the time.
 
 Scenes are the sources of ``sources.py``. With ``recorded:`` before its name, the environment replays frames of the
-scene that were recorded before, and the network is tiny: a training that is as fast as one on a GPU, in which the
-buffer takes most of the time.
+scene that were recorded before; with ``tiny:``, it does so and the network is tiny.
 
-There are two baselines for memory: SB3's buffer, and with ``SB3:optimized`` the same with
-``optimize_memory_usage=True``. That needs ``handle_timeout_termination=False``, so weights differ where a time limit
-ends episodes. SB3 has no prioritized buffer; ``PrioritizedDQN`` is compared with ``none``, the uncompressed buffer of
-this package.
+There are two baselines: SB3's buffer, and with ``SB3:optimized`` the same with ``optimize_memory_usage=True``. That
+needs ``handle_timeout_termination=False``, so weights differ where a time limit ends episodes. SB3 has no prioritized
+buffer; ``PrioritizedDQN`` is compared with ``none``, the uncompressed buffer of this package.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import version
-from ratios import Results, ratio_interval
+from ratios import Results
 from session import (
     CONSOLE,
     add_package_flag,
@@ -41,12 +37,12 @@ from session import (
     names_of_versions,
     packages_of,
     parser,
-    run_in_time_slices,
+    run_interleaved,
     save,
 )
 from settings import N_ENVS, SETTINGS
 from tables import markdown
-from training_loops import RECORDED, is_on_policy, measure, missing, recording_of
+from training_loops import is_on_policy, is_recorded, measure, missing, recording_of
 
 from adapters.buffer_names import SB3_OPTIMIZED, split_name, title
 from sb3_compressed.benchmarking.measurement import Job, Measurement
@@ -56,21 +52,15 @@ BUFFERS = ["auto", SB3_OPTIMIZED]
 ALGORITHMS = ["DQN", "PPO"]
 SCENES = ["MsPacman", "Tutankham", "Crafter-v0", "ProcgenJumper-v0", "CarRacing-v3", "MiniGridRGB-v0"]
 SCENES += ["Doom84-v0", "Doom120x160-v0"]
-SCENES += [f"{RECORDED}{scene}" for scene in ("MsPacman", "Crafter-v0", "Doom84-v0")]
 #: Those in the README, with torch on one thread.
 IN_README = ["DQN, MsPacman", "DQN, MiniGridRGB-v0", "DQN, Crafter-v0", "DQN, Doom84-v0", "PPO, MsPacman"]
-IN_README += ["PPO, Crafter-v0", "SAC, Humanoid-v5", "DQN, recorded:Doom84-v0"]
+IN_README += ["PPO, Crafter-v0", "SAC, Humanoid-v5"]
 QUICK, SMOKE = ["Crafter-v0", "recorded:Doom84-v0"], ["recorded:Noise84-v0"]
 #: Measured steps of all environments, and those before, in which kernels are compiled and codecs are chosen.
 STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 2_000, "PPO": 4_096}
 OTHER_STEPS, OTHER_WARM_UP = 4_000, 4_000
 #: Of recorded scenes, which take a tenth of the time; whole rollouts.
 RECORDED_STEPS, RECORDED_WARM_UP = 24_576, 12_288
-#: Few time slices, since the caches are cold after each; many, since they share what other programs take.
-SEGMENTS = 24
-CALLS = """## Calls inside a training
-
-Medians of single calls, and the time that all of them took together as a share of the training."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +93,7 @@ class Case:
 
     @property
     def _is_recorded(self) -> bool:
-        return self.scene.startswith(RECORDED)
+        return is_recorded(self.scene)
 
     def names(self, buffers: Iterable[str]) -> list[str]:
         """Return the buffers that can be used, the baseline first."""
@@ -120,7 +110,6 @@ def jobs_of_rounds(
     warm_up: int | None,
     steps: int | None,
     size: int | None,
-    n_segments: int,
 ) -> list[list[Job]]:
     """Return the jobs of each round, of each case one after the other."""
     return [
@@ -132,7 +121,6 @@ def jobs_of_rounds(
                     "warm_up": warm_up or case.warm_up,
                     "steps": steps or case.steps,
                     "buffer_size": size,
-                    "n_segments": n_segments,
                 }
             ]
             for name in case.names(buffers)
@@ -171,13 +159,6 @@ def paired(of_label: dict[str, Any], name: str, key: str) -> list[float]:
     return [ours / base for ours, base in of_key]
 
 
-def times(of_label: dict[str, Any], name: str) -> tuple[list[float], list[float]]:
-    """Return the seconds of all segments of a buffer, and those of the baseline in the same ones."""
-    found = [(run.get("segments", [run["seconds"]]) for run in pair) for pair in pairs(of_label, name)]
-    each = [seconds for ours, base in found for seconds in zip(ours, base)]
-    return [ours for ours, _ in each], [base for _, base in each]
-
-
 def _has_equal_weights(of_label: dict[str, Any], name: str) -> bool:
     return all(ours["weights"] == base["weights"] for ours, base in pairs(of_label, name))
 
@@ -189,22 +170,15 @@ def _rows(results: Results) -> Iterable[tuple[str, dict[str, Any], str]]:
 
 
 def table(results: Results) -> str:
-    """Return a row per training and buffer: time with its interval, CPU time, memory, and weights."""
+    """Return a row per training and buffer: memory, and whether weights are equal."""
     rows = []
     for label, of_label, name in _rows(results):
-        ours, base = times(of_label, name)
-        if not ours:
-            rows.append([label, title(name), "failed", *[""] * 6])
+        if not pairs(of_label, name):
+            rows.append([label, title(name), "failed", "", ""])
             continue
-        low, high = ratio_interval(ours, base)
-        expected = name == SB3_OPTIMIZED
-        equal = "yes" if _has_equal_weights(of_label, name) else "no" if expected else "**no**"
-        interval = f"{low:.3f}x to {high:.3f}x" if len(ours) > 1 else ""
-        cells = [_time(of_label, name, ".3f"), interval, str(len(ours)), _median(of_label, name, "cpu", ".2f")]
-        cells += [_median(of_label, name, key, ".1%") for key in ("growth", "rss")]
-        rows.append([label, title(name), *cells, equal])
-    header = ["training", "buffer", "time", "interval", "segments", "CPU time"]
-    return markdown([*header, "memory", "process at the end", "weights equal"], rows)
+        cells = [_median(of_label, name, key) for key in ("growth", "rss")]
+        rows.append([label, title(name), *cells, _weights(of_label, name)])
+    return markdown(["training", "buffer", "memory", "process at the end", "weights equal"], rows)
 
 
 def in_readme(results: Results) -> Results:
@@ -214,71 +188,44 @@ def in_readme(results: Results) -> Results:
     return {label: results[label] for label in labels if pairs(results.get(label, {}), "auto")}
 
 
-def readme_table(results: Results) -> str:
+def readme_table(results: Results, times: Results) -> str:
     """Return a row per training of the README with memory and time of ``auto`` beside SB3's own variant.
 
-    The latter does about the same work as its buffer, so its times show how much these trainings vary.
+    :param results: those of this script
+    :param times: those of ``alternating_buffers.py``, whose labels lack the number of environments
     """
     rows = []
     for label, of_label in in_readme(results).items():
-        is_equal = _has_equal_weights(of_label, "auto")
-        memory = [_median(of_label, name, "growth", ".1%") for name in (SB3_OPTIMIZED, "auto")]
-        seconds = [_time(of_label, name, ".2f") for name in (SB3_OPTIMIZED, "auto")]
         algorithm, scene, *_ = label.split(", ")
-        rows.append([f"{algorithm}, {scene}", *memory, *seconds, "yes" if is_equal else "**no**"])
+        of_time = times.get(f"{algorithm}, {scene}, torch on 1 thread", {})
+        memory = [_median(of_label, name, "growth") for name in (SB3_OPTIMIZED, "auto")]
+        seconds = [f"{found['time']:.2f}x" if "time" in found else "" for found in
+                   (of_time.get(name, {}) for name in (SB3_OPTIMIZED, "auto"))]
+        rows.append([f"{algorithm}, {scene}", *memory, *seconds, _weights(of_label, "auto")])
     buffers = ["`optimize_memory_usage`", "`auto`"]
     header = ["training", f"memory: {buffers[0]}", *buffers[1:], f"time: {buffers[0]}", *buffers[1:]]
     return markdown([*header, "equal weights"], rows)
 
 
-def calls_table(results: Results) -> str:
-    """Return a row per training and buffer with times of the calls inside, empty if they are unknown."""
-    rows = []
-    for label, of_label, name in _rows(results):
-        cells = [_median(of_label, name, "add", ".2f")]
-        cells.append(_median(of_label, name, "sample", ".2f") or _median(of_label, name, "get", ".2f"))
-        shares = [
-            [run["in_buffer"] / run["seconds"] for run in each if "in_buffer" in run] for each in _runs(of_label, name)
-        ]
-        cells += [f"{statistics.median(each):.1%}" if each else "" for each in shares]
-        if any(cells):
-            rows.append([label, title(name), *cells])
-    header = ["training", "buffer", "`add`", "`sample` or batch of `get`", "share of the time", "of the baseline"]
-    return markdown(header, rows) if rows else ""
+def _weights(of_label: dict[str, Any], name: str) -> str:
+    if _has_equal_weights(of_label, name):
+        return "yes"
+    return "no" if name == SB3_OPTIMIZED else "**no**"
 
 
-def _time(of_label: dict[str, Any], name: str, form: str) -> str:
-    ours, base = times(of_label, name)
-    return f"{sum(ours) / sum(base):{form}}x" if ours else ""
-
-
-def _runs(of_label: dict[str, Any], name: str) -> list[list[Measurement]]:
-    """Return the runs of a buffer and those of the baseline."""
-    found = pairs(of_label, name)
-    return [[ours for ours, _ in found], [base for _, base in found]]
-
-
-def _median(of_label: dict[str, Any], name: str, key: str, form: str) -> str:
+def _median(of_label: dict[str, Any], name: str, key: str) -> str:
     found = paired(of_label, name, key)
-    unit = "" if form.endswith("%") else "x"
-    return f"{statistics.median(found):{form}}{unit}" if found else ""
+    return f"{statistics.median(found):.1%}" if found else ""
 
 
 def sections(results: Results) -> list[str]:
     """Return the report."""
-    calls = calls_table(results)
     return [
-        "Ratios of paired runs with equal seeds. The time is that of all segments, in which the buffers took turns, "
-        "with its 95% interval (bootstrap over segments). That does not contain what differs from process to process, "
-        "such as where memory lies: the times of SB3's own `optimize_memory_usage`, which does about the same work as "
-        "its default, show how much that is; its weights differ where a time limit ends an episode, which it does not "
-        "store. Everything else is a median. `memory` is the growth of the process (RSS) "
-        "with each further transition, `process at the end` all of its memory. Times are of `learn` after the "
-        "warm-up, CPU times of all threads of the process. PrioritizedDQN is compared with the uncompressed buffer of "
-        "this package, everything else with SB3's. `recorded` scenes are replayed from memory and trained with a tiny "
-        "network.",
+        "Medians of paired runs with equal seeds, relative to SB3's buffer; PrioritizedDQN is compared with the "
+        "uncompressed buffer of this package. `memory` is the growth of the process (RSS) with each further "
+        "transition, `process at the end` all of its memory. The weights with SB3's own `optimize_memory_usage` differ "
+        "where a time limit ends an episode, which it does not store.",
         table(results),
-        *([CALLS, calls] if calls else []),
     ]
 
 
@@ -304,7 +251,7 @@ def _record(jobs: Iterable[Job]) -> None:
         key = of_job["algorithm"], of_job["scene"], of_job["n_envs"]
         needed[key] = -(-(of_job["warm_up"] + of_job["steps"]) // of_job["n_envs"])
     for (algorithm, scene, n_envs), n_steps in needed.items():
-        if scene.startswith(RECORDED):
+        if is_recorded(scene):
             with CONSOLE.status(f"recording {scene}"):
                 recording_of(algorithm, scene, n_envs, n_steps)
 
@@ -327,9 +274,6 @@ def main() -> None:
     flags.add_argument("--device", default="cpu", help="of models and buffers (default: cpu)")
     flags.add_argument("--steps", type=int, help="measured steps (default: depends on the training)")
     flags.add_argument("--warm-up", type=int, help="steps before (likewise)")
-    flags.add_argument(
-        "--segments", type=int, default=SEGMENTS, help="time slices of each buffer (default: %(default)s)"
-    )
     flags.add_argument("--buffer-size", type=int, help="of replay buffers (default: all transitions of the training)")
     flags.add_argument("--quick", action="store_true", help=f"one pair of few steps on {' and '.join(QUICK)}")
     flags.add_argument("--update", action="store_true", help="keep the results of other trainings in the file --out")
@@ -337,23 +281,23 @@ def main() -> None:
     arguments = flags.parse_args()
     if arguments.smoke:
         arguments.scenes, arguments.algorithms, arguments.buffers, arguments.rounds = SMOKE, ["DQN"], ["auto"], 1
-        arguments.warm_up, arguments.steps, arguments.segments = 64, 64, 2
+        arguments.warm_up, arguments.steps = 64, 64
     elif arguments.quick:
         arguments.rounds = 1
         arguments.steps, arguments.warm_up = arguments.steps or 1_024, arguments.warm_up or 1_024
         arguments.scenes = QUICK if arguments.scenes is SCENES else arguments.scenes
     packages = packages_of(arguments.package)
     names = available(names_of_versions(arguments.buffers, packages), arguments.peers)
-    sizes = arguments.warm_up, arguments.steps, arguments.buffer_size, arguments.segments
+    sizes = arguments.warm_up, arguments.steps, arguments.buffer_size
     rounds = jobs_of_rounds(_cases(arguments), names, arguments.rounds, *sizes)
     _record(rounds[0])
     before = _before(arguments.out) if arguments.update else {}
-    options = {"rounds": arguments.rounds, "segments": arguments.segments, **before.get("arguments", {})}
+    options = {"rounds": arguments.rounds, **before.get("arguments", {})}
     if before.get("version", version()) != version():
         options["others measured with"] = before["version"]
     measured: list[Results] = []
     for jobs in rounds:
-        measured.append(run_in_time_slices(measure, jobs, arguments.peers, packages))
+        measured.append(run_interleaved(measure, jobs, 1, arguments.peers, packages))
         results = by_buffer(measured)
         # After each round, as a whole run takes hours.
         save(arguments.out, "training", options, {**before.get("results", {}), **results}, arguments.peers)

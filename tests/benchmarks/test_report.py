@@ -68,16 +68,16 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     sizes = {"400": replay_results()["Pong"], "800": replay_results()["Pong"]}
     (folder / "scale.json").write_text(written("scale", sizes))
     growth = {"SB3": 50_000.0, "auto": 2_000.0}
-    runs = {
-        name: {"runs": [{"seconds": seconds, "weights": "a", "growth": growth[name]} for seconds in of_rounds]}
-        for name, of_rounds in {"SB3": [100.0, 100.0, 100.0], "auto": [97.0, 98.0, 120.0]}.items()
-    }
+    runs = {name: {"runs": [{"weights": "a", "growth": growth[name], "rss": 8.0}] * 2} for name in growth}
     uncompressed = {"none": runs["SB3"], "auto": {"runs": [], "error": "ended with -9"}}
     trained = {
         "DQN, MsPacman, 1 environment, torch on 1 thread": runs,
         "PrioritizedDQN, Pong, 1 environment": uncompressed,
     }
     (folder / "training.json").write_text(written("training", trained))
+    timed = {"time": 1.05, "low": 0.97, "high": 1.2, "pairs": 3, "cpu": 1.0}
+    times = {"DQN, MsPacman, torch on 1 thread": {"auto": timed, "zstd3": {"error": "ended with -9"}}}
+    (folder / "alternating_buffers.json").write_text(written("alternating_buffers", times))
     options = {"results": folder, "pages": pages, "readme": readme, "performance": performance}
     write_report(monkeypatch, **options)
     texts = [page.read_text() for page in (readme, performance)]
@@ -88,12 +88,15 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     assert "| sb3-compressed `auto` | 50.00% | 50.00% | 0.50x |" in texts[1]
     assert "![memory and sampling time of each buffer and codec](docs/codecs.svg)" in texts[1]
     one_line = texts[0].replace("\n", " ")
-    assert "in 3 segments each" in one_line
+    assert "one model is trained with both buffers in turns" in one_line
     assert "| DQN, MsPacman |  | 4.0% |  | 1.05x | yes |" in one_line
     assert "a processor" in (pages / "replay.md").read_text()
     training_page = (pages / "training.md").read_text()
     assert "version 0.3.0 at 1a2b3c4; " in training_page
-    assert "sb3-compressed `auto` | 1.050x | 0.970x to 1.200x | 3 |" in training_page
+    assert "| sb3-compressed `auto` | 4.0% | 100.0% | yes |" in training_page
+    times_page = (pages / "alternating_buffers.md").read_text()
+    assert "sb3-compressed `auto` | 1.050x | 0.970x to 1.200x | 3 |" in times_page
+    assert "sb3-compressed `zstd3` | failed |" in times_page
     assert "**Wrong**: PrioritizedDQN, Pong, 1 environment, auto: ended with -9" in training_page
     first = {path.name: path.read_bytes() for path in pages.glob("*.svg")}
     assert first.keys() == {"codecs.svg", "images.svg", "scale.svg", "games.svg"}
