@@ -34,8 +34,17 @@ from session import parser, run_interleaved, save, serve
 from settings import N_ENVS, SETTINGS
 from stable_baselines3.common.callbacks import BaseCallback
 from tables import markdown
-from training_loops import RECORDED, ROLLOUT_SIZE, TINY, is_on_policy, is_recorded, make_env, make_model, missing
-from training_loops import recording_of
+from training_loops import (
+    RECORDED,
+    ROLLOUT_SIZE,
+    TINY,
+    is_on_policy,
+    is_recorded,
+    make_env,
+    make_model,
+    missing,
+    recording_of,
+)
 
 from adapters.buffer_names import SB3_OPTIMIZED, title
 from sb3_compressed import buffer_statistics
@@ -53,11 +62,11 @@ SCENES["DQN"] += [f"{kind}{scene}" for kind in (RECORDED, TINY) for scene in ("M
 SCENES["PPO"] += [f"{kind}{scene}" for kind in (RECORDED, TINY) for scene in ("MsPacman", "Crafter-v0")]
 SMOKE = [f"{TINY}Noise84-v0"]
 #: Measured turns of each buffer, and those before, in which kernels are compiled and codecs trained.
-PAIRS, WARM_UP = {"PPO": 20}, {"PPO": 3}
+PAIRS, WARM_UP = {"PPO": 20, "SAC": 20}, {"PPO": 3, "SAC": 8}
 OTHER_PAIRS, OTHER_WARM_UP = 40, 16
 SMOKE_PAIRS = 2
 #: Cycles of a turn. One of PPO is a whole rollout and its epochs.
-CYCLES, OTHER_CYCLES = {"PPO": 1}, 80
+CYCLES, OTHER_CYCLES = {"PPO": 1, "SAC": 10}, 80
 #: The share of a turn at its beginning that is not measured.
 SETTLING = 0.2
 #: Bytes from which the C library (of GNU) returns freed memory to the system.
@@ -216,12 +225,12 @@ def sections(results: Results) -> list[str]:
     """Return the report."""
     return [
         "Time and CPU time of a training with a buffer, relative to the same training with SB3's, in one process: a "
-        f"model is trained with both in turns of {OTHER_CYCLES} updates and the steps between them (PPO: of a rollout "
-        "and its epochs), and each turn is compared with its neighbors; with a 95% interval (bootstrap over turns). So "
-        "neither a slow phase of the machine nor where the memory of a process lies matters. The memory that a "
-        "training frees is kept, with both. `add` and `batch` compare medians of single calls in the training, `memory` "
-        "is what the buffer reports at the end, relative to raw arrays. `recorded` scenes are replayed from memory, and "
-        "`tiny` ones are trained with a tiny network, too.",
+        f"model is trained with both in turns of {OTHER_CYCLES} cycles of steps and an update (SAC: {CYCLES['SAC']}; "
+        "PPO: a rollout and its epochs), and each turn is compared with its neighbors; with a 95% interval (bootstrap "
+        "over turns). So neither a slow phase of the machine nor where the memory of a process lies matters. The "
+        "memory that a training frees is kept, with both. `add` and `batch` compare medians of single calls in the "
+        "training; `memory` is what the buffer reports at the end, relative to raw arrays. `recorded` scenes are "
+        "replayed from memory, and `tiny` ones are trained with a tiny network, too.",
         table(results),
     ]
 
@@ -237,9 +246,9 @@ def main() -> None:
     flags.add_argument("--torch-threads", nargs="+", default=["1"], choices=["1", "all"], help="(default: 1)")
     flags.add_argument("--device", default="cpu", help="of the model and both buffers (default: cpu)")
     flags.add_argument("--batch-size", type=int, help="(default: that of settings.py)")
-    flags.add_argument("--pairs", type=int, help=f"turns of a buffer (default: {OTHER_PAIRS}; of PPO {PAIRS['PPO']})")
-    flags.add_argument("--warm-up", type=int, help=f"turns before (default: {OTHER_WARM_UP}; of PPO {WARM_UP['PPO']})")
-    flags.add_argument("--cycles", type=int, help=f"of a turn (default: {OTHER_CYCLES}; of PPO {CYCLES['PPO']})")
+    flags.add_argument("--pairs", type=int, help=f"turns of a buffer (default: {OTHER_PAIRS}, {PAIRS})")
+    flags.add_argument("--warm-up", type=int, help=f"turns before (default: {OTHER_WARM_UP}, {WARM_UP})")
+    flags.add_argument("--cycles", type=int, help=f"of a turn (default: {OTHER_CYCLES}, {CYCLES})")
     flags.add_argument("--update", action="store_true", help="keep the results of other trainings in the file --out")
     arguments = flags.parse_args()
     if arguments.smoke:

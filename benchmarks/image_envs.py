@@ -46,6 +46,7 @@ PROCGEN = ["Bigfish", "Bossfight", "Caveflyer", "Chaser", "Climber", "Coinrun", 
 PROCGEN += ["Jumper", "Leaper", "Maze", "Miner", "Ninja", "Plunder", "Starpilot"]
 DOOM = {
     "Doom": "VizdoomMyWayHome-v1",
+    "DoomCorridor": "VizdoomDeadlyCorridor-v1",
     "DoomCenter": "VizdoomDefendCenter-v1",
     "DoomHealth": "VizdoomHealthGathering-v1",
     "DoomDeathmatch": "VizdoomDeathmatch-v1",

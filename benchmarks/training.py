@@ -199,8 +199,10 @@ def readme_table(results: Results, times: Results) -> str:
         algorithm, scene, *_ = label.split(", ")
         of_time = times.get(f"{algorithm}, {scene}, torch on 1 thread", {})
         memory = [_median(of_label, name, "growth") for name in (SB3_OPTIMIZED, "auto")]
-        seconds = [f"{found['time']:.2f}x" if "time" in found else "" for found in
-                   (of_time.get(name, {}) for name in (SB3_OPTIMIZED, "auto"))]
+        seconds = [
+            f"{found['time']:.2f}x" if "time" in found else ""
+            for found in (of_time.get(name, {}) for name in (SB3_OPTIMIZED, "auto"))
+        ]
         rows.append([f"{algorithm}, {scene}", *memory, *seconds, _weights(of_label, "auto")])
     buffers = ["`optimize_memory_usage`", "`auto`"]
     header = ["training", f"memory: {buffers[0]}", *buffers[1:], f"time: {buffers[0]}", *buffers[1:]]

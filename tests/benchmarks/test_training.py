@@ -18,6 +18,8 @@ from frame_recording import Playback
 from recorded_env import make_recorded
 from settings import SETTINGS
 
+from sb3_compressed.benchmarking.training_run import TimedCalls
+
 SCENE, TINY_SCENE = "recorded:Noise84-v0", "tiny:Noise84-v0"
 
 
@@ -53,7 +55,7 @@ def test_both_buffers_train_in_turns(algorithm: str, scene: str, monkeypatch: py
     monkeypatch.setitem(SETTINGS["DQN"], "learning_starts", 40)
     used: list[tuple[str, int]] = []
 
-    class Recorded(alternating_buffers.TimedCalls):
+    class Recorded(TimedCalls):
         def __init__(self, buffer: Any, name: str) -> None:
             super().__init__(buffer, name)
             self._call = name, id(buffer)
