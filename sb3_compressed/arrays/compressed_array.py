@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -18,12 +17,12 @@ from sb3_compressed.arrays.assigned_items import encode_assigned, store_assigned
 from sb3_compressed.arrays.batch_pool import Empty, checked_empty
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
-from sb3_compressed.arrays.decoding import LocatedItems
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
 from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameStackDetector, explicit_layout
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, selects_all, slot_numbers, split_index
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import Slot, SlotStore, accepted_codec, slots_with_handles
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.common.threads import validate_num_threads
@@ -31,8 +30,6 @@ from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning
 
 __all__ = ["CompressedArray"]
-
-_allocation_lock = threading.Lock()
 
 
 class CompressedArray(ArrayLike):
@@ -186,36 +183,50 @@ class CompressedArray(ArrayLike):
         slot_index = slot_index if basic is None else basic
         references = self._table[(*slot_index, ...)]  # an array, even of a single slot
         leading_shape = references.shape
-        # A copy, not a view: other threads may write to the table while kernels read the references.
-        references = references.flatten()
+        references = references.reshape(-1)
         items = checked_empty((len(references), *self.item_shape), self.dtype)
-        self._decode(references, items, slot_index)
+        self._decode(references, items, partial(self._index_of_slot, slot_index))
         items.flags.writeable = basic is None  # views of a read-only array cannot be made writable
         out = items.reshape(leading_shape + self.item_shape)
         if item_index:
             out = out[(slice(None),) * len(leading_shape) + (*item_index, ...)]
         return out if out.ndim or has_ellipsis(index) else out[()]  # NumPy returns scalars
 
-    def locate(
+    def read(
         self,
         indices: NDArray[np.int64],
         other: CompressedArray | None = None,
         other_indices: NDArray[np.int64] | None = None,
         *,
         empty: Empty = checked_empty,
-    ) -> LocatedItems:
-        """Locate the payloads of items, to be decoded later, here or in another process.
+    ) -> NDArray[Any]:
+        """Decode items into a new array ``(n + m, *item_shape)``.
 
         :param indices: the flat indices of the items, ``row * n_envs + env``, ``(n,)``
         :param other: an array that shares frames with this one, of which further items are decoded together with those
             of this array, which takes less time
         :param other_indices: their flat indices, ``(m,)``
         :param empty: allocates the memory that items are decoded into, as :func:`numpy.empty` does
-        :raises CorruptPayload: if a slot is invalid; the error names it
+        :raises CorruptPayload: if a payload is damaged; the error names its slot
         :raises MemoryError: if there is not enough memory
         """
         references, slot_of = self._references_at(indices, other, other_indices)
-        return self._located(references, empty((len(references), *self.item_shape), self.dtype), slot_of)
+        out = empty((len(references), *self.item_shape), self.dtype)
+        self._decode(references, out, slot_of)
+        return out
+
+    def payloads(
+        self, indices: NDArray[np.int64], other: CompressedArray, other_indices: NDArray[np.int64]
+    ) -> PayloadBatch:
+        """Return the payloads of items, to be decoded in another process; the arguments are those of :meth:`read`.
+
+        :raises CorruptPayload: if a slot is invalid; the error names it
+        """
+        references, slot_of = self._references_at(indices, other, other_indices)
+        try:
+            return self._store.gather(references, self.n_frames)
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, error.index, slot_of(error.index)) from error
 
     def _references_at(
         self,
@@ -240,36 +251,22 @@ class CompressedArray(ArrayLike):
 
         return references, slot_of
 
-    def _decode(
-        self,
-        references: NDArray[Any],
-        out: NDArray[Any],
-        slot_index: tuple[Any, ...],
-    ) -> None:
+    def _decode(self, references: NDArray[Any], out: NDArray[Any], slot_of: Callable[[int], tuple[int, ...]]) -> None:
         """Decode slots into ``out``.
 
         :param references: references to the slots, ``(n,)``
         :param out: C-contiguous array ``(n, *item_shape)``
-        :param slot_index: the index that selected them
+        :param slot_of: returns the index of the slot at a position among the references
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
-        self._located(references, out, partial(self._index_of_slot, slot_index)).decode()
-
-    def _located(
-        self, references: NDArray[Any], out: NDArray[Any], slot_of: Callable[[int], tuple[int, ...]]
-    ) -> LocatedItems:
-        """Locate the payloads of slots, to be decoded into ``out``.
-
-        :param slot_of: returns the index of the slot at a position among the references
-        :raises CorruptPayload: if a slot is invalid; the error names it
-        """
         encoder = self._encoder
-        layout = encoder.layout  # once: another thread may find it meanwhile
+        stored = out if out.dtype == encoder.dtype else np.empty(out.shape, encoder.dtype)
         try:
-            batch = self._store.gather(references, 1 if layout is None else layout.n_frames)
+            self._store.read(references, encoder.layout, stored, self.num_threads)
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, error.index, slot_of(error.index)) from error
-        return LocatedItems(references, batch, layout, out, encoder.dtype, self.num_threads, slot_of)
+        if stored is not out:
+            out[...] = stored
 
     def _index_of_slot(self, slot_index: tuple[Any, ...], position: int) -> tuple[int, ...]:
         """Return the index of the slot at ``position`` among those that ``slot_index`` selects."""
@@ -408,7 +405,7 @@ class CompressedArray(ArrayLike):
         :raises CorruptPayload: if a payload is damaged; ``index`` is its position
         """
         out = np.empty((len(references), *self.item_shape), self.elem_type)
-        self._located(references, out, lambda position: (position,)).decode()
+        self._decode(references, out, lambda position: (position,))
         return out
 
     def validated_row(self, value: Any) -> NDArray[Any]:
@@ -614,9 +611,7 @@ class CompressedArray(ArrayLike):
     def _allocate(self) -> None:
         """Replace the placeholder of an unwritten table."""
         if not self._table.flags.writeable:
-            with _allocation_lock:  # what another thread writes to the table must not be lost
-                if not self._table.flags.writeable:
-                    self._table = self._store.new_table(self._table.shape)
+            self._table = self._store.new_table(self._table.shape)
 
     def _view(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> CompressedArray:
         self._allocate()

@@ -1,60 +1,29 @@
-"""Decoding: from the payloads of a batch to items, in threads; at once, or later as ``LocatedItems``."""
+"""``decode``: from the payloads of a batch to items, in threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frame_layout import FrameLayout
-from sb3_compressed.arrays.memory_slot_store import payload_kernels
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs.codec import output_bytes
 from sb3_compressed.common.threads import in_chunks
 from sb3_compressed.errors import CorruptPayload
 
-__all__ = ["LocatedItems", "decode"]
+__all__ = ["decode", "payload_kernels"]
 
 
-@dataclass
-class LocatedItems:
-    """A read whose payloads are located, but not decoded yet.
+@cache
+def payload_kernels() -> ModuleType:
+    """Import the kernels on first use: importing numba is slow."""
+    from sb3_compressed.arrays import payload_kernels
 
-    Payloads never change, and this keeps them alive, so that they may be decoded while slots are overwritten.
-
-    :param references: references to the slots of ``n`` items
-    :param batch: the payloads of these items
-    :param layout: how items are divided into frames; ``None`` if they are not
-    :param out: the array that receives the items, ``(n, *item_shape)``
-    :param dtype: the dtype that items are stored in
-    :param num_threads: the number of threads that may decode
-    :param slot_of: returns the index of the slot of an item in its array
-    """
-
-    references: NDArray[Any]
-    batch: PayloadBatch
-    layout: FrameLayout | None
-    out: NDArray[Any]
-    dtype: np.dtype[Any]
-    num_threads: int
-    slot_of: Callable[[int], tuple[int, ...]]
-
-    def decode(self) -> None:
-        """Decode the items into :attr:`out`.
-
-        :raises CorruptPayload: if a payload is damaged; the error names its slot
-        """
-        out = self.out
-        stored = out if out.dtype == self.dtype else np.empty(out.shape, self.dtype)
-        try:
-            decode(self.batch, self.layout, stored, self.num_threads)
-        except CorruptPayload as error:
-            raise CorruptPayload(error.reason, error.index, self.slot_of(error.index)) from error
-        if stored is not out:
-            out[...] = stored
+    return payload_kernels
 
 
 def decode(
@@ -110,14 +79,13 @@ def _decode_frames(batch: PayloadBatch, frames: NDArray[Any], num_threads: int) 
     done, first, repeated = batch.find_repeated() if n_frames > 1 else (None, None, None)
 
     def decode_part(start: int, end: int) -> None:
-        part, part_done = payloads, done
-        if end - start < n_payloads:
-            part, part_done = payloads[start:end], None if done is None else done[start:end]
+        part = payloads if end - start == n_payloads else payloads[start:end]
         try:
-            type(codecs[0]).decode_batch(codecs, part, frames[start:end], part_done)
+            decode_batch(codecs, part, frames[start:end], None if done is None else done[start:end])
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, (start + error.index) // n_frames) from error
 
+    decode_batch = type(codecs[0]).decode_batch
     n_chunks = min(num_threads, frames.nbytes // codecs[0].chunk_nbytes) if codecs[0].is_parallel else 1
     if n_chunks > 1:
         distinct = np.arange(n_payloads) if done is None else np.flatnonzero(done == 0)

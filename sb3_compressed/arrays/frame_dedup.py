@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -14,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.codec_training import CodecTrainer
-from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, layout_from_state, layout_to_state
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
@@ -26,7 +24,7 @@ from sb3_compressed.common.warning import warn_user
 __all__ = ["FrameDeduplicator"]
 
 #: Attributes that copies and pickles do not share.
-NOT_COPIED = {"arrays", "last_assigned", "_lock"}
+NOT_COPIED = {"arrays", "last_assigned"}
 
 
 class FrameDeduplicator:
@@ -52,8 +50,6 @@ class FrameDeduplicator:
         self._trainer = CodecTrainer()
         self._last_slots: list[Slot] = []  # of the last row, one of each environment
         self._previous: PreviousRow | None = None  # its observations
-        #: Acquired while rows are encoded: one thread may assign observations while another one adds.
-        self._lock = threading.RLock()
         #: The arrays of the stream by their ids. It does not keep them alive: they refer to this object.
         self.arrays: WeakValueDictionary[int, Any] = WeakValueDictionary()
         #: The array to which a row was assigned last, by its id, and the row.
@@ -67,24 +63,20 @@ class FrameDeduplicator:
         :return: for each row of each step the slots of its environments
         :raises Exception: what the codec's training raised, once; these rows can be encoded again
         """
-        with self._lock:
-            return self._encode_rows(rows, n_steps)
-
-    def _encode_rows(self, rows: Sequence[NDArray[Any]], n_steps: int) -> list[list[Slot]]:
         first, encoder = rows[0], self.encoder
-        if len(rows) > 1 and (self._detector is not None or rows[1].strides != first.strides):
-            n_envs = len(first) // n_steps
-            each = [row[begin : begin + n_envs] for begin in range(0, len(first), n_envs) for row in rows]
-            return [slots for row in each for slots in self.encode_rows(row)]
         if self._detector is not None:
+            if len(rows) > 1:
+                n_envs = len(first) // n_steps
+                each = [row[begin : begin + n_envs] for begin in range(0, len(first), n_envs) for row in rows]
+                return [slots for row in each for slots in self.encode_rows(row)]
             self._detect_layout(self._detector, first)
         previous = self._previous
         shape = first.shape if n_steps == 1 else (len(first) // n_steps, *first.shape[1:])
         if (
             previous is None
-            or first.strides != previous.strides
             or shape != previous.shape
             or encoder.layout is not previous.layout
+            or (first.strides != previous.strides and rows[-1].strides != previous.strides)
         ):
             previous = self._new_previous_row(first[: shape[0]])
         n_new, frames = previous.take_new_frames(rows, n_steps)  # from here on there is no previous row
@@ -107,10 +99,6 @@ class FrameDeduplicator:
         :return: for each step its slots
         :raises Exception: what the codec's training raised, once
         """
-        with self._lock:
-            return self._encode_assigned_steps(steps, previous)
-
-    def _encode_assigned_steps(self, steps: NDArray[Any], previous: list[Slot]) -> list[list[Slot]]:
         n_steps, width, *item_shape = steps.shape
         before = self._last_slots, self._previous, self.encoder.layout
         is_continued = all(slot_n_frames(slot) == self.encoder.n_frames for slot in previous)
@@ -188,7 +176,7 @@ class FrameDeduplicator:
             return None
         encoder, store = self.encoder, MemorySlotStore(self.encoder.codec)  # after unpickling
         items = np.empty((len(self._last_slots), *encoder.item_shape), dtype=encoder.dtype)
-        decode(store.gather(store.write(self._last_slots), encoder.n_frames), encoder.layout, items)
+        store.read(store.write(self._last_slots), encoder.layout, items)
         return items
 
     def _detect_layout(self, detector: FrameStackDetector, items: NDArray[Any]) -> None:
@@ -226,7 +214,7 @@ class FrameDeduplicator:
     def __setstate__(self, state: dict[str, Any]) -> None:
         of_03 = {"_unchosen", "budget", "was_chosen"}
         self.__dict__.update({name: value for name, value in state.items() if name not in of_03})
-        self.__dict__.update(arrays=WeakValueDictionary(), last_assigned=(0, 0), _lock=threading.RLock())
+        self.__dict__.update(arrays=WeakValueDictionary(), last_assigned=(0, 0))
         self._last_slots = [*map(with_handles, self._last_slots)]
         codec: Any = self.encoder.codec
         if state.get("was_chosen") and codec.name == "delta":  # it has the coder that 0.3.0 had chosen
@@ -307,7 +295,7 @@ class PreviousRow:
     def take_new_frames(self, rows: Sequence[NDArray[Any]], n_steps: int = 1) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Extract the new frames of one row or two, and copy the last row, which is not valid yet.
 
-        :param rows: of the strides of this one, ``(n_steps * n_envs, *item_shape)`` each
+        :param rows: ``(n_steps * n_envs, *item_shape)`` each; those with other strides than this one are copied
         :param n_steps: steps that follow each other; more than 1 for two rows only
         :return: the number of new frames of each observation, ``(n_rows * n_steps, n_envs)``, and these frames, those
             of an environment together, in the order of the stack, ``(n, *frame_shape)``; the memory of both is reused
@@ -327,7 +315,8 @@ class PreviousRow:
                     f"{n_steps} rows must be of shape {self.shape} and dtype {self._dtype}, got {items.shape} and "
                     f"{items.dtype}"
                 )
-            is_in_order = self._is_contiguous and n_steps == 1  # the axis of steps may lie anywhere
+            # The axis of steps may lie anywhere.
+            is_in_order = self._is_contiguous and n_steps == 1 and items.strides == self.strides
             flat = items.ravel("K") if is_in_order else items.transpose(self._axes).ravel()
             views.append(flat if self._dtype == UINT8 else flat.view(UINT8))
         n_frames = self._take_new_frames(

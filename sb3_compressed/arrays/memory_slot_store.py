@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.codec_handle import codec_of
+from sb3_compressed.arrays.decoding import decode, payload_kernels
+from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, slots_nbytes, tables_nbytes
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import AcceptedCodec, Slot, accepted_codec
@@ -18,15 +18,7 @@ from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload
 
-__all__ = ["MemorySlotStore", "gather_in_python", "payload_kernels"]
-
-
-@cache
-def payload_kernels() -> ModuleType:
-    """Import the kernels on first use: importing numba is slow."""
-    from sb3_compressed.arrays import payload_kernels
-
-    return payload_kernels
+__all__ = ["MemorySlotStore", "gather_in_python"]
 
 
 class MemorySlotStore:
@@ -51,6 +43,12 @@ class MemorySlotStore:
         """Return references to slots, ``(n,)``."""
         # fromiter, since NumPy would make a second axis of tuples of one length.
         return np.fromiter(slots, object, len(slots))
+
+    def read(
+        self, references: NDArray[Any], layout: FrameLayout | None, out: NDArray[Any], num_threads: int = 1
+    ) -> None:
+        """Decode slots into ``out``; see :meth:`SlotStore.read`."""
+        decode(self.gather(references, 1 if layout is None else layout.n_frames), layout, out, num_threads)
 
     def gather(self, references: NDArray[Any], n_frames: int) -> PayloadBatch:
         """Return the payloads of slots; see :meth:`SlotStore.gather`."""

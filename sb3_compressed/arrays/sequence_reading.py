@@ -99,7 +99,8 @@ class _Reading:
         values = self._allocate(shape, array.dtype)
         items = values.reshape(-1, *shape[2:])
         if isinstance(array, CompressedArray):
-            array._decode(self._references(), items, self.index)
+            rows, envs = self.index
+            array._decode(self._references(), items, lambda position: (int(rows[position]), int(envs[position])))
         else:
             items[...] = array[self.index]
             if self.with_next:

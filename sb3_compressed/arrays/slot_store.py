@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.codec_handle import CodecHandle, codec_of, handle_of
+from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import Codec, TrainableCodec
@@ -66,6 +67,19 @@ class SlotStore(Protocol):
 
     def write(self, slots: Sequence[Slot]) -> NDArray[Any]:
         """Store slots and return references to them, ``(n,)``; none is stored if this raises."""
+        ...
+
+    def read(
+        self, references: NDArray[Any], layout: FrameLayout | None, out: NDArray[Any], num_threads: int = 1
+    ) -> None:
+        """Decode slots.
+
+        :param references: ``(n,)``
+        :param layout: how items are divided into frames; ``None`` if they are not
+        :param out: C-contiguous array ``(n, *item_shape)`` of the dtype that frames were encoded in
+        :param num_threads: the number of threads that may decode
+        :raises CorruptPayload: as :meth:`gather`
+        """
         ...
 
     def gather(self, references: NDArray[Any], n_frames: int) -> PayloadBatch:

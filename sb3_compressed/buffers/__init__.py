@@ -5,15 +5,12 @@ from typing import TYPE_CHECKING
 from sb3_compressed.common.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from sb3_compressed.buffers.her import CompressedHerReplayBuffer
     from sb3_compressed.buffers.loading import load_checkpoint, save_checkpoint
     from sb3_compressed.buffers.memory_statistics import BufferStatistics, buffer_statistics
     from sb3_compressed.buffers.mixed import MixedReplayBuffer
-    from sb3_compressed.buffers.replay import (
-        CompressedDictReplayBuffer,
-        CompressedHerReplayBuffer,
-        CompressedNStepReplayBuffer,
-        CompressedReplayBuffer,
-    )
+    from sb3_compressed.buffers.n_step import CompressedNStepReplayBuffer
+    from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
     from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
 
 __all__ = [
@@ -30,4 +27,5 @@ __all__ = [
     "save_checkpoint",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, __all__, ("replay", "rollout", "loading", "memory_statistics", "mixed"))
+MODULES = "replay", "n_step", "her", "rollout", "loading", "memory_statistics", "mixed"
+__getattr__, __dir__ = lazy_names(__name__, __all__, MODULES)

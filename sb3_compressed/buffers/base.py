@@ -5,11 +5,12 @@ observations, and short methods of its own that write a step and read a batch. N
 sampler, are SB3's code. This file
 
 - constructs the buffer without SB3's allocation (:mod:`.allocation`), and replaces its arrays of observations;
-- encodes and writes observations;
+- validates the steps that are added;
 - creates tensors on the memory of decoded observations, without a copy;
 - applies the two options for what is returned, ``output_dtype`` and ``normalize_images``.
 
-:mod:`.replay_mixin` and :mod:`.rollout_mixin` implement ``add`` and ``_get_samples``.
+:mod:`.replay` and :mod:`.rollout` implement ``add`` and ``_get_samples``; :mod:`.observations` encodes, writes and
+reads observations.
 """
 
 from __future__ import annotations
@@ -121,12 +122,16 @@ class CompressedBuffer(BaseBuffer):
     _auto_codec: ClassVar[str] = AUTO
     #: The methods of SB3 and sb3-contrib that these classes implement themselves and never call.
     REIMPLEMENTED: ClassVar[Methods] = ()
+    #: Whether a user's class normalizes batches or converts them to tensors, so that its code may keep their arrays.
+    _converts_itself: ClassVar[bool] = False
     #: Whether the class is from this package, so that no code of a user replaces its methods.
     _is_from_this_package: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._is_from_this_package = cls.__module__.startswith(f"{__package__}.")
+        methods = cls._normalize_obs, cls._normalize_reward, cls.to_torch
+        cls._converts_itself = methods != (NORMALIZE_OBS, NORMALIZE_REWARD, TO_TORCH)
         _require_reimplemented(cls)
         if "__init__" in vars(cls):
             cls.__init__ = _recording_formats(cls.__init__)  # type: ignore[method-assign]
@@ -347,63 +352,16 @@ class CompressedBuffer(BaseBuffer):
         """Return the arguments of ``add`` as they can be written, or raise."""
         raise NotImplementedError
 
-    def _encode(
-        self, *observations: Any, encode: Callable[..., list[NDArray[Any]]] = CompressedArray.encode_rows
-    ) -> Any:
-        """Encode validated observations, before anything of them is written.
-
-        :param observations: the observations of all environments, alone or followed by the next observations
-        :param encode: the method that encodes them, ``CompressedArray.encode_steps`` for those of several steps
-        :return: of each of them what :meth:`_write` writes, in a list; for a Dict space, such lists by key
-        :raises Exception: if a codec raises
-        """
-        arrays = self.__dict__["observations"]
-        if not isinstance(arrays, dict):
-            return encode(arrays, *observations) if isinstance(arrays, CompressedArray) else observations
-        return {
-            key: encode(array, *[observation[key] for observation in observations])
-            if isinstance(array, CompressedArray)
-            else [observation[key] for observation in observations]
-            for key, array in arrays.items()
-        }
-
-    def _write(self, encoded: Any, *rows: tuple[Any, int | slice]) -> None:
-        """Write observations of all environments, of one step or several.
-
-        :param encoded: from :meth:`_encode`
-        :param rows: for each of them, the arrays and the row or rows to write it to
-        """
-        for number, (arrays, row) in enumerate(rows):
-            parts = (
-                [(arrays, encoded)]
-                if not isinstance(arrays, dict)
-                else [(arrays[key], encoded[key]) for key in encoded]
-            )
-            for array, values in parts:
-                if isinstance(array, CompressedArray):
-                    array.write_encoded(row, values[number])
-                else:
-                    value, written = values[number], array[row]
-                    # As in SB3, discrete observations get an axis, and others may broadcast.
-                    written[...] = value.reshape(written.shape) if value.size == written.size else value
-
     # -- batches ---------------------------------------------------------------------------------------------
 
-    def _converter(self, env: VecNormalize | None) -> Callable[[NDArray[Any]], th.Tensor] | None:
-        """Return what turns the arrays of a batch into tensors, ``None`` if other code receives them.
+    def _converter(self, env: VecNormalize | None = None, *, copy: bool = False) -> Callable[[NDArray[Any]], th.Tensor]:
+        """Return what turns the arrays of a batch into tensors: SB3's ``to_torch``, without its copy where it can be.
 
-        Such code is a method that a user has replaced, which must be called. Without any, nothing is normalized.
-
-        :param env: it receives the arrays and may keep references to them, as may methods that a user has replaced
+        :param env: it received the arrays and may keep references to them
+        :param copy: whether other code may do so
         """
-        is_private = (
-            env is None
-            and self._normalize_obs is NORMALIZE_OBS
-            and self._normalize_reward is NORMALIZE_REWARD
-            and getattr(self.to_torch, "__func__", None) is TO_TORCH
-        )
-        if not is_private:
-            return None
+        if copy or env is not None or self._converts_itself or "to_torch" in self.__dict__:
+            return self.to_torch
         return to_tensor if self.device.type == "cpu" else self._on_device
 
     def _on_device(self, array: NDArray[Any]) -> th.Tensor:

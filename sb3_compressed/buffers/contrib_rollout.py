@@ -19,8 +19,12 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_compressed.buffers.arguments import parent_signature
 from sb3_compressed.buffers.base import CompressedBuffer, Methods
-from sb3_compressed.buffers.rollout import CompressedDictRolloutBuffer, CompressedRolloutBuffer
-from sb3_compressed.buffers.rollout_mixin import CompressedMinibatches, CompressedRollout
+from sb3_compressed.buffers.rollout import (
+    CompressedDictRolloutBuffer,
+    CompressedMinibatches,
+    CompressedRollout,
+    CompressedRolloutBuffer,
+)
 
 __all__ = [
     "CompressedMaskableDictRolloutBuffer",

@@ -12,7 +12,8 @@ from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.buffers.mixed import MixedReplayBuffer
 from sb3_compressed.buffers.mixed_checkpoint import complete_folder, is_mixed
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.replay import CompressedReplay
+from sb3_compressed.buffers.stored_buffer import CLASSES
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.sampler_state import stored_config
@@ -24,7 +25,7 @@ __all__ = ["load_checkpoint", "open_to_read", "save_checkpoint"]
 def save_checkpoint(buffer: ReplayBuffer, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
     """Save a replay buffer to a folder: all of it the first time, then what changed since.
 
-    See :meth:`~sb3_compressed.buffers.replay_mixin.CompressedReplay.save_checkpoint`, and for mixed buffers, of which
+    See :meth:`~sb3_compressed.buffers.replay.CompressedReplay.save_checkpoint`, and for mixed buffers, of which
     each save writes everything to a new folder, :meth:`.MixedReplayBuffer.save_checkpoint`.
 
     :param buffer: a compressed replay buffer, a mixed one, or a distributed one, whose own ``load_checkpoint`` loads it
@@ -51,7 +52,7 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
     ...     load_checkpoint(folder).buffer_size
     1000
 
-    The arguments are those of :meth:`~sb3_compressed.buffers.replay_mixin.CompressedReplay.from_checkpoint`, which also
+    The arguments are those of :meth:`~sb3_compressed.buffers.replay.CompressedReplay.from_checkpoint`, which also
     loads buffers of your own classes, and for mixed buffers those of :meth:`.MixedReplayBuffer.from_checkpoint`.
 
     :param follow: whether to read the folder in place, while another process may write to it; not of mixed buffers
@@ -96,7 +97,7 @@ def _stored_class(store: ArrayStore) -> type[CompressedReplay]:
     :raises StorageError: if it is not from this package; the store is then closed
     """
     name = store.metadata.get("class")
-    if store.metadata and name not in replay.__all__:
+    if store.metadata and name not in CLASSES:
         store.close()
         raise StorageError(
             f"{store.log.folder} contains a {name}, which is not from this package; use {name}.from_checkpoint"

@@ -23,9 +23,9 @@ from sb3_compressed.buffers.mixed_source import MixedSource, load_part, reason_n
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
     CompressedNStepReplayBuffer,
+    CompressedReplay,
     CompressedReplayBuffer,
 )
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.buffers.sequences import SequenceSamples
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import validate_integer

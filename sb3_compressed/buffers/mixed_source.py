@@ -11,7 +11,8 @@ from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 
 from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.mixed_checkpoint import part_folder
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.replay import CompressedReplay
+from sb3_compressed.buffers.stored_buffer import CLASSES
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 from sb3_compressed.samplers.config import sampler_to_config
@@ -79,7 +80,7 @@ class MixedSource:
 
 def reason_not_to_save(buffer: Any, *, is_online: bool) -> str:
     """Return why a buffer could not be loaded from the checkpoint of a mixed buffer, empty if it could."""
-    if not any(type(buffer) is getattr(replay, name) for name in replay.__all__):
+    if not any(type(buffer) is getattr(replay, name) for name in CLASSES):
         return f"is a {type(buffer).__name__}, which is no local replay buffer of this package"
     if buffer._storage is not None and buffer._storage.is_follower:
         return f"follows {buffer.folder}: load that folder into memory, or pass it as demonstrations="
@@ -96,7 +97,7 @@ def load_part(folder: Path, number: int, name: str | None, given: dict[str, Any]
     :raises CorruptStorage: if there is no such class, or the folder of the buffer is a link
     """
     path = part_folder(folder, number)
-    if name not in replay.__all__ or path.is_symlink():
+    if name not in CLASSES or path.is_symlink():
         raise CorruptStorage(f"{path} is a link, or no {name} of this package")
     cls: Any = getattr(replay, name)
     takes_env = "env" in inspect.signature(cls).parameters

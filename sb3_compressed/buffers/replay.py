@@ -1,34 +1,385 @@
-"""Compressed replay buffers, one for each of SB3's."""
+"""Compressed replay buffers: ``add``, ``extend``, ``sample`` and ``_get_samples`` of all, and the plain classes.
+
+Those with n-step returns are in :mod:`.n_step`, those with hindsight replay in :mod:`.her`.
+"""
 
 from __future__ import annotations
 
 import copy
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch as th
 from numpy.typing import NDArray
-from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_compressed.buffers.arguments import warn_of_time_limits
+from sb3_compressed.buffers.allocation import begin_allocation
 from sb3_compressed.buffers.base import Methods
-from sb3_compressed.buffers.observation_batch import ObservationBatch, Transitions, as_indices, take
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
-from sb3_compressed.buffers.validation import validate_integer
-from sb3_compressed.buffers.weighted_samples import weighted_samples
+from sb3_compressed.buffers.buffer_lock import new_lock
+from sb3_compressed.buffers.extend import Steps, add_steps
+from sb3_compressed.buffers.observations import (
+    as_indices,
+    encode_observations,
+    read_observations,
+    take,
+    write_observations,
+)
+from sb3_compressed.buffers.stored_replay import StoredReplay
+from sb3_compressed.buffers.timing import MethodTimer
+from sb3_compressed.buffers.validation import (
+    kinds_of_step,
+    validate_numbers,
+    validate_observations,
+    validate_per_env,
+    validated_timeouts,
+)
 from sb3_compressed.common.tree_map import tree_map
-from sb3_compressed.samplers import Draw
+from sb3_compressed.persistence.buffer_storage import StorageMode
+from sb3_compressed.samplers.bound_sampler import BoundSampler
 
-__all__ = [
-    "CompressedDictReplayBuffer",
-    "CompressedHerReplayBuffer",
-    "CompressedNStepReplayBuffer",
-    "CompressedReplayBuffer",
-]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["CompressedDictReplayBuffer", "CompressedReplay", "CompressedReplayBuffer", "Transitions"]
+
+#: Attributes that copies and pickles do not share.
+NOT_COPIED = {"_storage", "_checkpoints", "_lock"}
+#: Attributes that a buffer keeps when it takes over another one.
+KEPT_ATTRIBUTES = {"_batch_pool", "_lock"}
+#: Attributes in pickles of 0.3.0, of batches that were decoded ahead.
+REMOVED_ATTRIBUTES = {"_predicted_batch", "_prefetcher"}
+
+
+class Transitions(NamedTuple):
+    """The transitions of a batch: where its observations are, and the other values.
+
+    :param indices: flat indices of the observations, ``row * n_envs + env``, ``(batch_size,)``
+    :param next_indices: those of the next observations, among the next observations of the buffer
+    :param actions: actions ``(batch_size, action_dim)``
+    :param dones: 1 where an episode ends, except by a time limit, else 0; ``(batch_size, 1)`` of float32
+    :param rewards: rewards of one step, as they were added, or returns of several steps; ``(batch_size, 1)`` of float32
+    :param discounts: by which the values of next observations are multiplied, ``(batch_size, 1)``; ``None`` for those
+        of one step
+    """
+
+    indices: NDArray[np.int64]
+    next_indices: NDArray[np.int64]
+    actions: NDArray[Any]
+    dones: NDArray[Any]
+    rewards: NDArray[Any]
+    discounts: NDArray[Any] | None = None
+
+
+class CompressedReplay(StoredReplay):
+    """Mixin of compressed replay buffers; it precedes SB3's class in the bases.
+
+    Every class accepts ``optimize_memory_usage=True``, also with ``handle_timeout_termination=True``, which SB3
+    rejects. Images need no extra memory for next observations, which share their payloads with observations; vectors,
+    which are plain arrays, take the memory of both. SB3's own variant, with its random numbers, is used only with
+    ``handle_timeout_termination=False``, and only where SB3's class supports it.
+    """
+
+    handle_timeout_termination: bool
+    copy_info_dict: bool = False  # only SB3's hindsight buffer sets it
+
+    _sampling_method = "sample"
+    REIMPLEMENTED: ClassVar[Methods] = (
+        ReplayBuffer.add, ReplayBuffer._get_samples, DictReplayBuffer.add, DictReplayBuffer._get_samples
+    )  # fmt: skip
+    #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
+    _parent_optimizes: ClassVar[bool] = False
+
+    #: Whether a user's class adds each step itself, so that ``extend`` must call ``add`` for each.
+    _adds_each_step: ClassVar[bool] = False
+
+    _observation_attributes = ("observations", "next_observations")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own, here = cls, CompressedReplay
+        cls._adds_each_step = own.add is not here.add or own._write_steps is not here._write_steps
+
+    def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        handles_timeouts = arguments.get("handle_timeout_termination", True)
+        if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
+            return {**arguments, "optimize_memory_usage": False}
+        return arguments
+
+    def _construct_parent(self, arguments: dict[str, Any]) -> None:
+        begin_allocation(self)
+        super()._construct_parent(arguments)
+
+    def _open_storage(self, storage: Any, mode: StorageMode) -> None:
+        self._lock = new_lock()
+        super()._open_storage(storage, mode)
+
+    # -- adding ----------------------------------------------------------------------------------------------
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Add a transition of every environment, as SB3's buffer does.
+
+        :param obs: observations ``(n_envs, *obs_shape)``, or a dict of them
+        :param next_obs: the next observations; at the end of an episode, its terminal observations
+        :param action: actions ``(n_envs, action_dim)``
+        :param reward: rewards ``(n_envs,)``
+        :param done: whether an episode ended, ``(n_envs,)``
+        :param infos: one info dict for each environment; ignored with ``handle_timeout_termination=False``, unless
+            ``copy_info_dict=True``
+        :raises ValueError: if an argument does not fit; the buffer is then as it was
+        :raises TypeError: if an argument is not numeric; likewise
+        """
+        storage = self._storage
+        if storage is not None:
+            storage.require_writable("added")
+            storage.take_replaced_arrays(self)
+        timeouts = None
+        if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read infos otherwise
+            timeouts = validated_timeouts(infos, self.n_envs)
+        kinds = kinds_of_step(obs, next_obs, action, reward, done)
+        if kinds is None or kinds != self._validated_kinds:
+            given = (obs, next_obs), (action, reward, done)
+            obs, next_obs, action, reward, done = self._validate_step(kinds, *given)
+        encoded = encode_observations(self.__dict__["observations"], obs, next_obs)
+        if storage is None:
+            self._write_steps(1, encoded, action, reward, done, timeouts, infos)
+            return
+        storage.begin_row(self, done)
+        try:
+            self._write_steps(1, encoded, action, reward, done, timeouts, infos)
+        except BaseException:  # Ctrl-C, too: a transaction is whole or not there
+            storage.undo_row(self)
+            raise
+        storage.commit_row(self)
+
+    def _write_steps(
+        self, n_steps: int, encoded: list[Any], action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
+    ) -> None:
+        """Write validated steps that do not wrap around, as SB3's ``add`` does, and then count them.
+
+        After Ctrl-C in between, the next ``add`` writes to the same row.
+
+        :param n_steps: the number of steps; if it is 1, the arguments have no axis for them
+        :param encoded: observations and next observations, from :func:`.encode_observations` or :func:`.encode_steps`
+        :param timeouts: whether episodes ended by a time limit, ignored with ``handle_timeout_termination=False``
+        :param infos: info dicts of one step, for classes that store them
+        """
+        row, attributes = self.pos, self.__dict__
+        end = row + n_steps
+        rows = row if n_steps == 1 else slice(row, end)
+        observations, (first, second) = attributes["observations"], encoded
+        write_observations(observations, rows, first)
+        if not self.optimize_memory_usage:
+            write_observations(attributes["next_observations"], rows, second)
+        else:  # the next observations of all steps but the last one are the observations of the following rows
+            last = second if n_steps == 1 else tree_map(lambda part: part[-1], second)
+            write_observations(observations, end % self.buffer_size, last)
+        self.actions[rows] = action.reshape(-1, self.n_envs, self.action_dim)
+        self.rewards[rows] = reward
+        self.dones[rows] = done
+        if self.handle_timeout_termination:
+            self.timeouts[rows] = timeouts
+        if self._bound_sampler is not None:
+            self._bound_sampler.n_written += n_steps
+        # At once: interrupted between both, the buffer could never be added to again.
+        attributes.update(pos=end % self.buffer_size, full=self.full or end == self.buffer_size)
+
+    def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
+        obs, next_obs, action, reward, done = given
+        action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
+        reward = validate_per_env("reward", reward, self.n_envs)
+        done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
+        obs = validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs)
+        next_obs = validate_observations("next_obs", next_obs, self.observations, self.observation_space, self.n_envs)
+        return obs, next_obs, action, reward, done
+
+    def extend(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: Any,
+        reward: Any,
+        done: Any,
+        infos: Sequence[Any] | None = None,
+        *,
+        timeouts: Any = None,
+    ) -> None:
+        """Add many steps of every environment, as if each were passed to ``add``, in less time.
+
+        Everything is validated before anything is added. In a folder, all steps are committed together, or as many at a
+        time as the buffer has rows but one. If a codec raises, the steps before its call stay. Buffers with hindsight
+        replay, and subclasses that override ``add``, add one step after the other.
+
+        >>> import numpy as np
+        >>> from gymnasium import spaces
+        >>> from sb3_compressed import CompressedReplayBuffer
+        >>> buffer = CompressedReplayBuffer(
+        ...     1000, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
+        ... )
+        >>> frames = np.zeros((101, 1, 4, 84, 84), np.uint8)
+        >>> nothing = np.zeros((100, 1))
+        >>> buffer.extend(frames[:-1], frames[1:], nothing, nothing, nothing == 1, timeouts=nothing == 1)
+        >>> buffer.size()
+        100
+
+        :param obs: observations ``(n_steps, n_envs, *obs_shape)``, or a dict of them; as all other arguments also a
+            sequence of what ``add`` takes
+        :param next_obs: the next observations; at the end of an episode, its terminal observations
+        :param action: actions ``(n_steps, n_envs, action_dim)``, or without the last axis if it has one element
+        :param reward: rewards ``(n_steps, n_envs)``
+        :param done: whether an episode ended, ``(n_steps, n_envs)``
+        :param infos: for each step one info dict for each environment; ignored as by ``add``
+        :param timeouts: whether an episode ended by a time limit, ``(n_steps, n_envs)``, instead of ``infos``
+        :raises ValueError: if an argument does not fit, or neither ``infos`` nor ``timeouts`` is passed where the
+            buffer stores time limits, or ``timeouts`` where it does not; the buffer is then as it was
+        :raises TypeError: if an argument is not numeric; likewise
+        """
+        add_steps(self, Steps(obs, next_obs, action, reward, done, timeouts), infos)
+
+    # -- sampling --------------------------------------------------------------------------------------------
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """Sample a batch, as SB3's buffer does, in the format that ``output_dtype`` and ``normalize_images`` select.
+
+        With a sampler, the batch has two more fields after SB3's: ``weights``, importance weights ``(batch_size, 1)``
+        of float32, and ``indices``, the numbers of the transitions for :meth:`update_priorities`, ``(batch_size,)`` of
+        int64 in NumPy.
+
+        :param batch_size: number of transitions to sample, 0 for an empty batch
+        :param env: a ``VecNormalize`` to normalize observations and rewards with
+        :raises BufferNotReady: if nothing was added yet
+        :raises ValueError: if ``batch_size`` is negative, or a sampler returns indices that may not be drawn
+        :raises TypeError: if it is not an integer
+        :raises CorruptPayload: if a payload is damaged; the error names its slot
+        """
+        if type(batch_size) is not int or batch_size < 1 or self.pos == 0 or self.buffer_size == 1:
+            self._validate_sampling(batch_size)
+        if self._bound_sampler is not None:
+            return self._samples_of(self._draw(batch_size), env)
+        return self._output(super().sample(batch_size, env=env))
+
+    def _get_samples(self, batch_inds: Any, env: VecNormalize | None = None) -> Any:
+        """Return the samples of some rows, of environments that are drawn here, as SB3's method does.
+
+        :param batch_inds: rows ``(batch_size,)``
+        """
+        transitions = self._transitions_at(batch_inds, self._draw_envs(len(batch_inds)), env)
+        return self._to_tensors(transitions, *self._read(transitions), env)
+
+    def _transitions_at(
+        self,
+        rows: NDArray[np.int64],
+        envs: NDArray[np.int64],
+        env: VecNormalize | None = None,
+    ) -> Transitions:
+        """Return the transitions at some rows and environments.
+
+        :param rows: rows ``(batch_size,)``
+        :param envs: environments ``(batch_size,)``
+        :param env: normalizes rewards before they are summed to returns of several steps; others are normalized in
+            :meth:`_to_tensors`
+        """
+        rows, envs = as_indices(rows), as_indices(envs)
+        indices = rows * self.n_envs + envs
+        dones = take(self.dones, indices) * (1 - take(self.timeouts, indices))
+        return Transitions(
+            indices,
+            self._next_indices(rows, envs),
+            take(self.actions, indices),
+            dones.reshape(-1, 1),
+            take(self.rewards, indices).reshape(-1, 1),
+        )
+
+    def _next_indices(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where the next observations of transitions are; see :class:`Transitions`."""
+        if self.optimize_memory_usage:  # they are the observations of the next rows
+            rows = (rows + 1) % self.buffer_size
+        return rows * self.n_envs + envs
+
+    def _read(self, transitions: Transitions) -> tuple[Any, Any]:
+        """Return the observations and next observations of a batch, decoded."""
+        attributes = self.__dict__
+        observations = attributes["observations"]
+        following = observations if self.optimize_memory_usage else attributes["next_observations"]
+        return read_observations(
+            observations,
+            transitions.indices,
+            following,
+            transitions.next_indices,
+            empty=self._batch_pool.begin_batch(self.device.type),
+        )
+
+    def _to_tensors(
+        self, transitions: Transitions, obs: Any, next_obs: Any, env: VecNormalize | None = None, *, copy: bool = False
+    ) -> Any:
+        """Return the samples of transitions as tensors, as SB3's ``_get_samples`` does.
+
+        :param obs: their decoded observations, and then their next observations
+        :param env: normalizes observations, and rewards of one step
+        :param copy: whether other code may keep these arrays, so that tensors must not share their memory
+        """
+        _, _, actions, dones, rewards, discounts = transitions
+        is_dict = isinstance(obs, dict)
+        # In the order of SB3's classes, as a user's method may draw random numbers.
+        if is_dict:
+            obs, next_obs = self._normalize_obs(obs, env), self._normalize_obs(next_obs, env)
+        else:
+            next_obs, obs = self._normalize_obs(next_obs, env), self._normalize_obs(obs, env)
+        if discounts is None:
+            rewards = self._normalize_reward(rewards, env)
+        convert = self._converter(env, copy=copy)
+        if is_dict:  # which SB3 converts first
+            obs, next_obs = tree_map(convert, obs), tree_map(convert, next_obs)
+            return DictReplayBufferSamples(obs, convert(actions), next_obs, convert(dones), convert(rewards))
+        return ReplayBufferSamples(
+            convert(obs),
+            convert(actions),
+            convert(next_obs),
+            convert(dones),
+            convert(rewards),
+            None if discounts is None else convert(discounts),
+        )
+
+    # -- copies ----------------------------------------------------------------------------------------------
+
+    def take_over(self, other: CompressedReplay) -> None:
+        """Take over another buffer's content and folder; the other buffer must not be used afterwards.
+
+        A sampler is taken over with its priorities. If the other buffer has none, this one's begins anew.
+        """
+        replaced = self._bound_sampler
+        other._checkpoints.include(self._checkpoints)
+        if other.optimize_memory_usage and not hasattr(other, "next_observations"):
+            vars(self).pop("next_observations", None)
+        for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
+            is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
+            if hasattr(other, name) and not is_timer and name not in KEPT_ATTRIBUTES:
+                vars(self)[name] = getattr(other, name)
+        if replaced is not None:
+            bound = self._bound_sampler
+            if bound is None:
+                bound = BoundSampler(copy.deepcopy(replaced.configured), self.buffer_size, self.n_envs)
+            bound.number_after(replaced)
+            self._bound_sampler = bound
+
+    def __copy__(self) -> Self:
+        if self._storage is not None:  # a shallow copy would write to the arrays of the folder
+            return copy.deepcopy(self)
+        shallow = type(self).__new__(type(self))
+        shallow.__setstate__(self.__getstate__())
+        shallow._bound_sampler = copy.deepcopy(self._bound_sampler)  # of the shared arrays, both may write other rows
+        return shallow
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({name: value for name, value in state.items() if name not in REMOVED_ATTRIBUTES})
+        self._lock = new_lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles are in memory, and do not write to the folders.
+        attributes = super().__getstate__()
+        return {name: value for name, value in attributes.items() if name not in NOT_COPIED}
 
 
 class CompressedReplayBuffer(CompressedReplay, ReplayBuffer):
@@ -43,93 +394,6 @@ class CompressedReplayBuffer(CompressedReplay, ReplayBuffer):
     _parent_optimizes = True
 
 
-class _StepsOfReturns(NamedTuple):
-    """The steps of a batch of returns of several steps.
-
-    :ivar indices: their flat indices, ``(batch_size, n_steps)``
-    :ivar last: the number of the last step that each return includes, ``(batch_size,)``
-    :ivar dones: whether an episode terminates with that step, ``(batch_size,)``
-    """
-
-    indices: NDArray[np.int64]
-    last: NDArray[np.int64]
-    dones: NDArray[np.float32]
-
-
-class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
-    """SB3's ``NStepReplayBuffer``, compressed.
-
-    SB3 configures n-step returns for its own class only; for any other, pass ``n_steps`` and the model's ``gamma`` to
-    the buffer. Without it, ``gamma`` is 0.99, as in SB3's class, whatever that of the model is:
-
-    >>> from stable_baselines3 import DQN
-    >>> model = DQN(
-    ...     "MlpPolicy",
-    ...     "CartPole-v1",
-    ...     replay_buffer_class=CompressedNStepReplayBuffer,
-    ...     replay_buffer_kwargs=dict(n_steps=3, gamma=0.99),
-    ... )
-
-    With ``handle_timeout_termination=False``, returns continue into the next episode where a time limit ended one, as
-    in SB3's class; a warning says so.
-
-    Arguments: those of ``NStepReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
-    """
-
-    REIMPLEMENTED: ClassVar[Methods] = (*CompressedReplay.REIMPLEMENTED, NStepReplayBuffer._get_samples)
-
-    def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        if arguments.get("n_steps", 3) > 1 and not arguments.get("handle_timeout_termination", True):
-            warn_of_time_limits("n-step returns")
-        return super()._adapt_arguments(arguments)
-
-    def _transitions_at(
-        self,
-        rows: NDArray[np.int64],
-        envs: NDArray[np.int64],
-        env: VecNormalize | None = None,
-    ) -> Transitions:
-        rows, envs = as_indices(rows), as_indices(envs)
-        steps = self._steps_of_returns(rows, envs)
-        rewards = self._normalize_reward(take(self.rewards, steps.indices), env)
-        is_included = np.arange(self.n_steps) <= steps.last[:, None]
-        discounts = self.gamma ** np.arange(self.n_steps, dtype=np.float32)
-        returns = (rewards * discounts * is_included).sum(axis=1, keepdims=True)
-        return Transitions(
-            self._observations_until(rows, envs, steps.last),
-            take(self.actions, rows * self.n_envs + envs),
-            steps.dones.reshape(-1, 1),
-            returns,
-            self.gamma ** is_included.sum(axis=1, keepdims=True).astype(np.float32),
-        )
-
-    def _steps_of_returns(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> _StepsOfReturns:
-        """Return the steps of the returns of the transitions at some rows and environments."""
-        n_envs = self.n_envs
-        indices = (rows[:, None] + np.arange(self.n_steps)) % self.buffer_size * n_envs + envs[:, None]
-        dones, timeouts = take(self.dones, indices), take(self.timeouts, indices)
-        # What follows the newest row is of another episode.
-        is_newest = indices // n_envs == (self.pos - 1) % self.buffer_size
-        timeouts = np.where(is_newest, (timeouts != 0) | (dones == 0), timeouts)
-        is_last = (dones != 0) | (timeouts != 0)
-        last = np.where(is_last.any(axis=1), is_last.argmax(axis=1), self.n_steps - 1)
-        final = np.arange(len(rows)), last
-        final_dones = dones[final].astype(np.float32) * (1.0 - timeouts[final].astype(np.float32))
-        return _StepsOfReturns(indices, last, final_dones)
-
-    def _observations_until(
-        self, rows: NDArray[np.int64], envs: NDArray[np.int64], last: NDArray[np.int64]
-    ) -> ObservationBatch:
-        """Return the observations of returns, and the next observations of their last steps."""
-        return ObservationBatch(
-            self.__dict__["observations"],
-            rows * self.n_envs + envs,
-            self.__dict__["next_observations"],
-            (rows + last) % self.buffer_size * self.n_envs + envs,
-            partial(self._batch_pool.begin_batch, self.device.type),
-        )
-
-
 class CompressedDictReplayBuffer(CompressedReplay, DictReplayBuffer):
     """SB3's ``DictReplayBuffer``, compressed key by key: each key has its own array, compressed or plain.
 
@@ -137,109 +401,11 @@ class CompressedDictReplayBuffer(CompressedReplay, DictReplayBuffer):
     """
 
 
-class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
-    """SB3's ``HerReplayBuffer`` (hindsight experience replay, https://arxiv.org/abs/1707.01495), compressed.
-
-    Arguments: those of ``HerReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
-    """
-
-    REIMPLEMENTED: ClassVar[Methods] = (
-        *CompressedReplay.REIMPLEMENTED,
-        HerReplayBuffer.add, HerReplayBuffer._get_real_samples, HerReplayBuffer._get_virtual_samples,
-    )  # fmt: skip
-
-    def joint_commit(self, n_steps: int) -> AbstractContextManager[None]:
-        """Do nothing: each ``add`` of hindsight replay is a transaction of its own."""
-        return nullcontext()
-
-    def _state_before_writing(self) -> dict[str, Any]:
-        return {**super()._state_before_writing(), "_current_ep_start": self._current_ep_start.copy()}
-
-    def _write_steps(
-        self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
-    ) -> None:
-        # An episode of which a row is overwritten can no longer be sampled.
-        row, n_rows = self.pos, self.buffer_size
-        for env in np.flatnonzero(self.ep_length[row] > 0).tolist():
-            # Where the episode wraps around, this is past it, so that all lengths are cleared, as in SB3.
-            end = self.ep_start[row, env] + self.ep_length[row, env]
-            if self._is_writing_again and end > row + n_rows:  # it is the episode that ends with this row
-                end -= n_rows
-            self.ep_length[np.arange(row, end) % n_rows, env] = 0
-        self.ep_start[row] = self._current_ep_start
-        if self.copy_info_dict:
-            self.infos[row] = infos
-        super()._write_steps(n_steps, encoded, action, reward, done, timeouts, infos)
-        for env in range(self.n_envs):
-            if done[env]:
-                self._compute_episode_length(env)
-
-    def _get_real_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
-        transitions = self._transitions_at(batch_indices, env_indices, env)
-        transitions.observations.decode()
-        return self._to_tensors(transitions, env, self._converter(env))
-
-    def _get_virtual_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
-        transitions = self._transitions_at(batch_indices, env_indices)
-        batch = transitions.observations
-        batch.decode()
-        infos: Any = [{} for _ in batch_indices]
-        if self.copy_info_dict:
-            infos = copy.deepcopy(self.infos[batch_indices, env_indices])
-        goals = self._sample_goals(batch_indices, env_indices)
-        batch.observations["desired_goal"] = batch.next_observations["desired_goal"] = goals
-        assert self.env is not None, (
-            "You must initialize HerReplayBuffer with a VecEnv so it can compute rewards for virtual transitions"
-        )
-        # All environments compute the same rewards, from the goals that were achieved by the actions.
-        achieved = batch.next_observations["achieved_goal"]
-        rewards = self.env.env_method("compute_reward", achieved, goals, infos, indices=[0])[0]
-        transitions = transitions._replace(rewards=rewards.astype(np.float32).reshape(-1, 1))
-        # The environment may keep and change what it received, so tensors are copies.
-        return self._to_tensors(transitions, env)
-
-    def truncate_last_trajectory(self) -> None:
-        """End unfinished episodes, as SB3's buffer does, also in the buffer's folder."""
-        super().truncate_last_trajectory()
-        if self._storage is not None:
-            self.flush()
-
-    def _validate_sampling(self, batch_size: Any) -> None:
-        validate_integer("batch_size", batch_size, 0)  # SB3 raises a clear error until the first episode is over
-
-    def _require_transitions(self, batch_size: int) -> None:
-        bound = self._bound_sampler
-        assert bound is not None
-        bound.synchronize(self)
-        if bound.lacks_episodes:
-            HerReplayBuffer.sample(self, batch_size)  # raises SB3's error
-
-    def _draw(self, batch_size: int) -> Draw:
-        self._require_transitions(batch_size)
-        return super()._draw(batch_size)
-
-    def _arranged(self, draw: Draw) -> Draw:
-        # SB3 replaces the goals of the first transitions. A sampler may order them, for example by their position, so
-        # they are shuffled. The batch begins with the real transitions.
-        indices, weights = draw
-        n_virtual = int(self.her_ratio * len(indices))
-        order = np.roll(np.random.permutation(len(indices)), -n_virtual)  # noqa: NPY002  # what SB3 draws from
-        return Draw(indices[order], None if weights is None else weights[order])
-
-    def _samples_of(self, draw: Draw, env: Any) -> Any:
-        n_virtual = int(self.her_ratio * len(draw.indices))
-        n_real = len(draw.indices) - n_virtual
-        rows, envs = np.divmod(draw.indices, self.n_envs)
-        # Environments need not compute the rewards of no transitions, as in a small last batch of an epoch.
-        parts = []
-        if n_real or not n_virtual:
-            parts.append(self._get_real_samples(rows[:n_real], envs[:n_real], env))
-        if n_virtual:
-            parts.append(self._get_virtual_samples(rows[n_real:], envs[n_real:], env))
-        samples = parts[0] if len(parts) == 1 else type(parts[0])(*map(_concatenated, *parts))
-        return weighted_samples(self._output(samples), *self._weights_and_numbers(draw))
+#: The modules of classes that pickles up to version 0.3 import from here.
+MOVED = {"CompressedHerReplayBuffer": "her", "CompressedNStepReplayBuffer": "n_step"}
 
 
-def _concatenated(first: Any, second: Any) -> Any:
-    """Return one field of two batches."""
-    return None if first is None else tree_map(lambda *parts: th.cat(parts), first, second)
+def __getattr__(name: str) -> Any:
+    if name in MOVED:
+        return getattr(importlib.import_module(f"sb3_compressed.buffers.{MOVED[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.persistence.ring_resize import copy_newest
 
 __all__ = ["resize"]

@@ -1,13 +1,208 @@
-"""Compressed rollout buffers, one for each of SB3's."""
+"""Compressed rollout buffers, one for each of SB3's: ``add``, ``get`` and ``_get_samples``.
+
+Those of sb3-contrib are in :mod:`.contrib_rollout`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
+from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_compressed.buffers.rollout_mixin import CompressedMinibatches
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers.allocation import begin_allocation, end_allocation
+from sb3_compressed.buffers.array_attributes import ArrayDict
+from sb3_compressed.buffers.base import CompressedBuffer, Methods
+from sb3_compressed.buffers.observations import as_indices, encode_observations, write_observations
+from sb3_compressed.buffers.validation import (
+    kinds_of_step,
+    validate_integer,
+    validate_numbers,
+    validate_observations,
+    validate_per_env,
+    validate_tensor,
+)
+from sb3_compressed.common.tree_map import tree_map
+from sb3_compressed.errors import BufferNotReady
 
-__all__ = ["CompressedDictRolloutBuffer", "CompressedRolloutBuffer"]
+__all__ = ["CompressedDictRolloutBuffer", "CompressedMinibatches", "CompressedRollout", "CompressedRolloutBuffer"]
+
+
+class CompressedRollout(CompressedBuffer):
+    """Mixin of compressed rollout buffers; it precedes SB3's or sb3-contrib's class in the bases.
+
+    As rollouts and training alternate, a buffer is for one thread only.
+    """
+
+    REIMPLEMENTED: ClassVar[Methods] = (RolloutBuffer.add, DictRolloutBuffer.add)
+    episode_starts: NDArray[np.float32]
+    values: NDArray[np.float32]
+    log_probs: NDArray[np.float32]
+    generator_ready: bool
+
+    _may_flatten = True
+    _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
+    #: A rollout lives for one update and is read once an epoch, so it is not worth training or searching references.
+    _auto_codec = "lz4-packed"
+
+    def reset(self) -> None:
+        """Empty the buffer for the next rollout, as SB3's buffer does."""
+        vars(self).pop("observations", None)  # otherwise what SB3 assigns would be written to them
+        begin_allocation(self)
+        try:
+            super().reset()
+        finally:
+            end_allocation(self)
+
+    def add(
+        self, obs: Any, action: Any, reward: Any, episode_start: Any, value: Any, log_prob: Any, **kwargs: Any
+    ) -> None:
+        """Add a step of every environment, as SB3's buffer does.
+
+        :param obs: observations ``(n_envs, *obs_shape)``, or a dict of them
+        :param action: actions ``(n_envs, action_dim)``
+        :param reward: rewards ``(n_envs,)``
+        :param episode_start: whether an episode starts with this step, ``(n_envs,)``
+        :param value: estimated values of the observations, a tensor of ``n_envs`` elements
+        :param log_prob: log probabilities of the actions, a tensor of ``n_envs`` elements
+        :param kwargs: further arguments of the class, ``action_masks`` or ``lstm_states``
+        :raises ValueError: if an argument does not fit; the step then does not count
+        :raises TypeError: if an argument is not numeric; likewise
+        :raises IndexError: if the buffer is full; call :meth:`reset`
+        """
+        if self.full:
+            raise IndexError(f"the rollout buffer is full after {self.buffer_size} steps; call reset() first")
+        kinds = kinds_of_step(obs, action, reward, episode_start, value, log_prob)
+        if kinds is None or kinds != self._validated_kinds or value.requires_grad or log_prob.requires_grad:
+            given = (obs,), (action, reward, episode_start, value, log_prob)
+            obs, action, reward, episode_start, value, log_prob = self._validate_step(kinds, *given)
+        observations = self.__dict__["observations"]
+        [encoded] = encode_observations(observations, obs)
+        self._write_extras(**kwargs)
+        row = self.pos
+        write_observations(observations, row, encoded)
+        self.actions[row] = action.reshape(self.n_envs, self.action_dim)
+        self.rewards[row] = reward
+        self.episode_starts[row] = episode_start
+        self.values[row] = value.cpu().numpy().flatten()
+        self.log_probs[row] = log_prob.cpu().numpy()
+        # At once: interrupted between both, the last step would be missing for ever.
+        self.__dict__.update(pos=row + 1, full=row + 1 == self.buffer_size)
+
+    def _write_extras(self, **extras: Any) -> None:
+        """Write further arguments of ``add``; there are none here.
+
+        :raises TypeError: if there are
+        """
+        if extras:
+            raise TypeError(f"{type(self).__name__}.add() got unexpected keyword arguments {sorted(extras)}")
+
+    def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
+        obs, action, reward, episode_start, value, log_prob = given
+        validate_tensor("value", value, self.n_envs)  # which SB3 makes flat
+        return (
+            validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs),
+            validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs),
+            validate_per_env("reward", reward, self.n_envs),
+            validate_per_env("episode_start", episode_start, self.n_envs),
+            value,
+            validate_tensor("log_prob", log_prob, self.n_envs),
+        )
+
+    def get(self, batch_size: int | None = None) -> Any:
+        """Return a generator of batches in random order, as SB3's buffer does.
+
+        :param batch_size: number of steps in a batch, ``None`` for all in one
+        :raises BufferNotReady: if the buffer is not full
+        :raises ValueError: if ``batch_size`` is not positive, with which SB3 would yield batches forever
+        :raises TypeError: if it is not an integer
+        """
+        if not self.full:
+            raise BufferNotReady(
+                f"Rollout buffer must be full before sampling from it: it has {self.pos} of {self.buffer_size} steps"
+            )
+        if batch_size is not None:
+            validate_integer("batch_size", batch_size, 1)
+        return self._batches(batch_size)
+
+    def _batches(self, batch_size: int | None) -> Any:
+        return super().get(batch_size)  # type: ignore[misc]  # BaseBuffer has none
+
+    def _get_samples(self, *args: Any, **kwargs: Any) -> Any:
+        return self._output(super()._get_samples(*args, **kwargs))  # type: ignore[safe-super]
+
+
+class CompressedMinibatches(CompressedRollout):
+    """Mixin of rollout buffers whose batches are single steps."""
+
+    REIMPLEMENTED: ClassVar[Methods] = (
+        *CompressedRollout.REIMPLEMENTED,
+        RolloutBuffer.get, RolloutBuffer._get_samples, DictRolloutBuffer.get, DictRolloutBuffer._get_samples,
+    )  # fmt: skip
+    #: The class of the samples.
+    _samples_class: ClassVar[type[Any]]
+    #: The arrays besides the observations whose first two axes become one for training.
+    _flattened: ClassVar[tuple[str, ...]] = ("actions", "values", "log_probs", "advantages", "returns")
+
+    def _batches(self, batch_size: int | None) -> Iterator[Any]:
+        """Yield batches in random order, as SB3's ``get`` does."""
+        n_steps = self.buffer_size * self.n_envs
+        indices = np.random.permutation(n_steps)  # noqa: NPY002  # what SB3 draws from
+        if not self.generator_ready:
+            self._flatten()
+        batch_size = n_steps if batch_size is None else batch_size
+        for begin in range(0, n_steps, batch_size):
+            yield self._get_samples(indices[begin : begin + batch_size])
+
+    def _flatten(self) -> None:
+        """Make one axis of steps and environments, as SB3's ``get`` does."""
+        observations = self.__dict__["observations"]
+        if isinstance(observations, dict):
+            flat = {key: self.swap_and_flatten(array) for key, array in observations.items()}
+            observations = ArrayDict(flat, self._new_arrays, may_flatten=True)
+        else:
+            observations = self.swap_and_flatten(observations)
+        others = {name: self.swap_and_flatten(self.__dict__[name]) for name in self._flattened}
+        # At once: interrupted in between, the next call would change some of them again.
+        self.__dict__.update(others, observations=observations, generator_ready=True)
+
+    def _get_samples(self, batch_inds: NDArray[np.int64], env: VecNormalize | None = None) -> Any:
+        """Return the samples of some steps, as SB3's method does.
+
+        :param batch_inds: the numbers of the steps, of all steps of the first environment first, ``(batch_size,)``
+        :param env: ignored, as in SB3
+        """
+        # A user may pass any index before or after get(), as to SB3's buffer; get() passes vectors.
+        is_vector = type(batch_inds) is np.ndarray and batch_inds.ndim == 1 and batch_inds.dtype.kind in "iu"
+        arrays = self.__dict__["observations"]
+        if is_vector and self.generator_ready:
+            empty = self._batch_pool.begin_batch(self.device.type)
+            indices = as_indices(batch_inds)
+            observations = tree_map(
+                lambda array: (
+                    array.read(indices, empty=empty) if isinstance(array, CompressedArray) else array[indices]
+                ),
+                arrays,
+            )
+            convert = self._converter()
+        else:
+            observations = tree_map(lambda array: array[batch_inds], arrays)
+            convert = self.to_torch  # it copies, and NumPy may return views
+        values = self._values_at(batch_inds)
+        return self._output(self._samples_class(tree_map(convert, observations), *map(convert, values)))
+
+    def _values_at(self, batch_inds: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Return the fields of samples after the observations."""
+        names = ("values", "log_probs", "advantages", "returns")
+        return [
+            self.actions[batch_inds].astype(np.float32, copy=False),
+            *(getattr(self, name)[batch_inds].flatten() for name in names),
+        ]
 
 
 class CompressedRolloutBuffer(CompressedMinibatches, RolloutBuffer):

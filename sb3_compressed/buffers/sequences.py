@@ -170,7 +170,7 @@ def _to_tensors(
         values = _normalized(buffer, values, env)
         for value in values.values():
             clear_padding(value, steps.first, stop)
-    convert = buffer._converter(None) or buffer.to_torch  # normalized values are copies
+    convert = buffer._converter()  # normalized values are copies
     space = buffer.observation_space
     tensors = {}
     for key, value in values.items():

@@ -63,7 +63,7 @@ class StoredReplay(SampledReplay):
 
         If the process is killed within the block, the folder contains nothing of it. For buffers in memory, those with
         hindsight replay, blocks within another block, and those of as many steps as the buffer has rows or more, this
-        does nothing. Other threads that add or flush wait for the end of the block.
+        does nothing.
 
         >>> import numpy as np
         >>> from gymnasium import spaces
@@ -83,7 +83,7 @@ class StoredReplay(SampledReplay):
         storage = self._storage
         if storage is None or n_steps >= self.buffer_size or storage.is_in_joint_commit:
             return nullcontext()
-        return JointCommit(storage, self, n_steps, self._lock)
+        return JointCommit(storage, self, n_steps)
 
     def flush(self) -> None:
         """Write everything to the disk, including direct writes to arrays, so that it survives a power cut.
@@ -93,14 +93,12 @@ class StoredReplay(SampledReplay):
         """
         if self._storage is None:
             raise StorageError("flush() is for buffers with storage=<folder>; this one is in memory")
-        with self._lock:
-            self._storage.flush(self)
+        self._storage.flush(self)
 
     def close(self) -> None:
         """Flush and release the folder. The buffer can still be sampled, but not added to."""
         if self._storage is not None:
-            with self._lock:
-                self._storage.close(self)
+            self._storage.close(self)
 
     def refresh(self) -> bool:
         """Read what another process has written to the folder since the last call; return whether it wrote anything.
@@ -109,8 +107,7 @@ class StoredReplay(SampledReplay):
         """
         if self._storage is None or not self._storage.is_follower:
             raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
-        with self._lock:
-            return self._storage.refresh(self)
+        return self._storage.refresh(self)
 
     def save_checkpoint(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Save the buffer to a folder: all of it the first time, then what changed since.
@@ -127,9 +124,8 @@ class StoredReplay(SampledReplay):
         if self._storage is not None and self._storage.folder.resolve() == path.resolve():
             self.flush()
             return
-        with self._lock:
-            restore_formats(self)
-            self._checkpoints.save(self, path, overwrite=overwrite)
+        restore_formats(self)
+        self._checkpoints.save(self, path, overwrite=overwrite)
 
     def save_latest(self, folder: str | PathLike[str]) -> None:
         """Save the buffer for :meth:`copy_checkpoint`: to a folder, or if it is in a folder already, to that one.
@@ -150,8 +146,7 @@ class StoredReplay(SampledReplay):
         latest = self._storage or self._checkpoints.latest
         if latest is None:
             raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
-        with self._lock:
-            latest.store.copy_to(user_path(folder))
+        latest.store.copy_to(user_path(folder))
 
     @classmethod
     def from_checkpoint(

@@ -16,7 +16,6 @@ from sb3_compressed.arrays.cast import cast_values
 
 __all__ = [
     "is_unchanged",
-    "kind_of",
     "kinds_of_step",
     "validate_infos",
     "validate_integer",
@@ -26,6 +25,7 @@ __all__ = [
     "validate_per_env",
     "validate_tensor",
     "validated_counts",
+    "validated_timeouts",
 ]
 
 #: Arguments of SB3's constructors that are counts, and their minimum.
@@ -109,25 +109,18 @@ def validate_observation(
     return values
 
 
-def kind_of(observation: Any) -> Any:
-    """Return the type, dtype and shape of an observation, an array or a dict of them.
-
-    :raises AttributeError: if it has none
-    """
-    if type(observation) is dict:
-        return [(key, type(part), part.dtype, part.shape) for key, part in observation.items()]
-    return type(observation), observation.dtype, observation.shape
-
-
-def kinds_of_step(obs: Any, next_obs: Any, action: Any, reward: Any, done: Any) -> tuple[Any, ...] | None:
-    """Return the types, dtypes and shapes of the arguments of ``add``, ``None`` if they have none, such as lists."""
+def kinds_of_step(*arguments: Any) -> tuple[Any, ...] | None:
+    """Return the types, dtypes and shapes of arguments of ``add``, ``None`` if one has none, such as a list."""
+    kinds: list[Any] = []
     try:
-        return (
-            kind_of(obs), kind_of(next_obs), type(action), action.dtype, action.shape,
-            type(reward), reward.dtype, reward.shape, type(done), done.dtype, done.shape,
-        )  # fmt: skip
+        for each in arguments:
+            if type(each) is dict:
+                kinds += [(key, type(part), part.dtype, part.shape) for key, part in each.items()]
+            else:
+                kinds += type(each), each.dtype, each.shape
     except AttributeError:
         return None
+    return tuple(kinds)
 
 
 def is_unchanged(given: Any, validated: Any) -> bool:
@@ -180,19 +173,29 @@ def validate_tensor(name: str, value: Any, n_envs: int) -> th.Tensor:
     return value.flatten() if value.dim() else value
 
 
+def validated_timeouts(infos: Any, n_envs: int) -> list[Any]:
+    """Return whether a time limit ended each episode, from the info dicts of a step, or raise if they are none."""
+    try:
+        if len(infos) == n_envs:
+            timeouts = []
+            for info in infos:
+                timeouts.append(info.get("TimeLimit.truncated", False))  # a call takes as long as 3 envs
+                if timeouts[-1] is not False and timeouts[-1] is not True:
+                    break
+            else:
+                return timeouts  # the usual case
+    except (TypeError, AttributeError):  # None, an iterator, other objects
+        pass
+    validate_infos(infos, n_envs)
+    return [info.get("TimeLimit.truncated", False) for info in infos]
+
+
 def validate_infos(infos: Any, n_envs: int) -> None:
     """Raise if these are not the info dicts of a step of ``n_envs`` environments."""
     try:
         n_infos = len(infos)
     except TypeError:  # None, an iterator
         n_infos = None
-    if n_infos == n_envs:
-        for info in infos:
-            is_truncated = info.get("TimeLimit.truncated", False) if type(info) is dict else None
-            if is_truncated is not False and is_truncated is not True:
-                break
-        else:
-            return  # the usual case
     if isinstance(infos, Mapping):
         keys = f" with the keys {', '.join(map(str, infos))}" if infos else ""
         # Not the infos of Gymnasium: it does not store time limits in them, so that their ends would be terminal.

@@ -17,7 +17,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_compressed.buffers.mixed import MixedReplayBuffer
 from sb3_compressed.buffers.mixed_checkpoint import part_folder
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.callbacks.checkpoint_folder import (
     NEWEST,

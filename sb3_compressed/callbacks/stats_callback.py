@@ -8,7 +8,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.memory_statistics import buffer_statistics
-from sb3_compressed.buffers.rollout_mixin import CompressedRollout
+from sb3_compressed.buffers.rollout import CompressedRollout
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.samplers import PrioritizedSampler
 

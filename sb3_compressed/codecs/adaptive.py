@@ -395,7 +395,7 @@ class Adaptive(BytesCodec, TrainableCodec):
         if rows.size:
             layout = PictureLayout.of(out.shape[1:], out.itemsize)
             scratch = np.empty(layout.scratch_nbytes, np.uint8)
-            delta_kernels().decode_packed(payloads.places, layout.numbers(), scratch, rows, done)
+            delta_kernels().decode_packed(payloads.places, layout.numbers, scratch, rows, done)
         super().decode_batch(codecs, payloads, out, done)
 
     @classmethod

@@ -86,7 +86,7 @@ class Packed(Codec):
         rows = output_bytes(out, len(payloads))
         done = new_status(done, len(rows))
         layout = PictureLayout.of(out.shape[1:], out.itemsize)
-        unpack_frames(payloads.places, layout.numbers(), np.empty(layout.scratch_nbytes, np.uint8), rows, done)
+        unpack_frames(payloads.places, layout.numbers, np.empty(layout.scratch_nbytes, np.uint8), rows, done)
         if not done.all():
             index = int(done.argmin())
             [payload] = payloads[index : index + 1]
@@ -104,7 +104,7 @@ def pack_rows(rows: NDArray[np.uint8], layout: PictureLayout, *, is_channel_last
 
     scratch, payloads = np.empty(layout.scratch_nbytes, np.uint8), np.empty(rows.size, np.uint8)
     ends = np.empty(len(rows), np.int64)
-    numbers = layout.numbers(is_channel_last=is_channel_last)
+    numbers = layout.numbers if is_channel_last == layout.is_channel_last else layout.transposed_numbers
     data = payloads[: pack_frames(rows, numbers, scratch, payloads, ends)].tobytes()
     return [data[start:end] for start, end in pairwise([0, *ends.tolist()])]
 

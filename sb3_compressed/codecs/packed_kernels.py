@@ -223,7 +223,7 @@ def pack_frame(frame: int, layout: NDArray[np.int64], scratch: int, payload: int
     """Write the payload of a frame, and return the number of its bytes; 0 if it would have more than ``limit``.
 
     :param frame: address of the frame, which is not empty
-    :param layout: its :meth:`.PictureLayout.numbers`, in the order that it has in memory
+    :param layout: its :attr:`.PictureLayout.numbers`, in the order that it has in memory
     :param scratch: address of :attr:`.PictureLayout.scratch_nbytes` bytes of scratch memory
     :param payload: address of the output, of ``limit`` bytes
     """
@@ -277,7 +277,7 @@ def unpack_frame(payload: int, nbytes: int, layout: NDArray[np.int64], scratch: 
     """Decode a payload and return whether :func:`pack_frame` can have written it; if not, nothing is written.
 
     :param payload: address of the payload, of ``nbytes`` bytes
-    :param layout: the :meth:`.PictureLayout.numbers` of the frame
+    :param layout: the :attr:`.PictureLayout.numbers` of the frame
     :param scratch: address of :attr:`.PictureLayout.scratch_nbytes` bytes of scratch memory
     :param frame: address of the output, a frame that is not empty
     """
@@ -335,7 +335,7 @@ def pack_frames(
     """Pack each frame whose payload has no more bytes than the frame.
 
     :param frames: bytes of frames that are not empty, ``(n, frame_nbytes)``
-    :param layout: their :meth:`.PictureLayout.numbers`, in the order that ``frames`` have
+    :param layout: their :attr:`.PictureLayout.numbers`, in the order that ``frames`` have
     :param scratch: scratch memory, ``(scratch_nbytes,)``
     :param payloads: output, the payloads one after the other; each has room for as many bytes as its frame
     :param ends: output, the end of each payload, ``(n,)``; one that would have more bytes than its frame has none
@@ -361,7 +361,7 @@ def unpack_frames(
     """Decode valid payloads: packed and uncompressed ones.
 
     :param places: for each payload its address, its size in bytes, and a number that is not used, ``(n, 3)``
-    :param layout: the :meth:`.PictureLayout.numbers` of the frames
+    :param layout: the :attr:`.PictureLayout.numbers` of the frames
     :param scratch: scratch memory, ``(scratch_nbytes,)``
     :param frames: output, ``(n, frame_nbytes)``
     :param done: for each payload 1 if its frame is in ``frames`` already, else 0, ``(n,)``; set to 1 for each payload

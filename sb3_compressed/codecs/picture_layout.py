@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,25 +58,26 @@ class PictureLayout:
         """The number of planes of a frame."""
         return self.n_pictures * self.channels * self.itemsize
 
-    @property
-    def has_colors(self) -> bool:
-        """Whether planes are red, green and blue ones in turns: bytes of 3, 6, 9, ... channels."""
-        return self.itemsize == 1 and self.channels % 3 == 0
-
-    def numbers(self, *, is_channel_last: bool | None = None) -> NDArray[np.int64]:
-        """Return what kernels need.
+    @cached_property
+    def numbers(self) -> NDArray[np.int64]:
+        """What kernels need, for frames in the order of their shape.
 
         These are the number of planes, the height, the width, how many planes are interleaved, byte by byte, and
-        whether the planes have colors, as 0 or 1.
-
-        :param is_channel_last: for frames that have the bytes of a pixel in another order than the C order of their
-            shape, as transposed views have
+        whether planes are red, green and blue ones in turns, as 0 or 1: bytes of 3, 6, 9, ... channels.
         """
-        is_channel_last = self.is_channel_last if is_channel_last is None else is_channel_last
-        interleaved = self.itemsize * (self.channels if is_channel_last else 1)
-        return np.array([self.n_planes, self.height, self.width, interleaved, self.has_colors], dtype=np.int64)
+        return self._numbers(self.is_channel_last)
 
-    @property
+    @cached_property
+    def transposed_numbers(self) -> NDArray[np.int64]:
+        """The same for frames that have the bytes of a pixel in the other order, as transposed views have."""
+        return self._numbers(not self.is_channel_last)
+
+    def _numbers(self, is_channel_last: bool) -> NDArray[np.int64]:
+        interleaved = self.itemsize * (self.channels if is_channel_last else 1)
+        has_colors = self.itemsize == 1 and self.channels % 3 == 0
+        return np.array([self.n_planes, self.height, self.width, interleaved, has_colors], dtype=np.int64)
+
+    @cached_property
     def scratch_nbytes(self) -> int:
         """The scratch memory that kernels need, in bytes; it must be aligned to 8 bytes."""
         n_blocks = self.n_planes * -(-self.height * self.width // BLOCK)

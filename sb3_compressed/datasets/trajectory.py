@@ -246,11 +246,11 @@ def add_steps(buffer: ReplayBuffer, episode: Any) -> None:
     :param episode: a :class:`TrajectoryPart`, or an episode of Minari: ``observations`` ``(n_steps + 1, ...)`` or a
         dict of such arrays, ``actions``, ``rewards``, ``terminations`` and ``truncations``
     """
-    from sb3_compressed.buffers.extended_replay import ExtendedReplay  # imports SB3
+    from sb3_compressed.buffers.replay import CompressedReplay  # imports SB3
 
     obs: Any = tree_map(lambda values: values[:-1, np.newaxis], episode.observations)
     next_obs: Any = tree_map(lambda values: values[1:, np.newaxis], episode.observations)
-    if isinstance(obs, dict) and not isinstance(buffer, ExtendedReplay):  # extend of SB3 takes a dict for each step
+    if isinstance(obs, dict) and not isinstance(buffer, CompressedReplay):  # extend of SB3 takes a dict for each step
         obs, next_obs = ([dict(zip(each, step)) for step in zip(*each.values())] for each in (obs, next_obs))
     terminations, truncations = np.asarray(episode.terminations), np.asarray(episode.truncations)
     infos = [[{"TimeLimit.truncated": bool(each)}] for each in truncations & ~terminations]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.distributed.encoded_rows import layout_of, stored_dtype
 from sb3_compressed.distributed.sample_pipeline import Part
 from sb3_compressed.persistence.buffer_state import is_observation, named_arrays

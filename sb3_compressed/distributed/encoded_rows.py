@@ -22,7 +22,7 @@ from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state, layout_to_state
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import Slot, pack_slot
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.errors import CorruptPayload

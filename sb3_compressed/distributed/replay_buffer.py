@@ -20,7 +20,7 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 from sb3_compressed.buffers.arguments import storage_mode_of, warn_of_time_limits
-from sb3_compressed.buffers.extended_replay import Steps
+from sb3_compressed.buffers.extend import Steps, infos_of, steps_of
 from sb3_compressed.buffers.output_format import OutputDtype, output_tensors
 from sb3_compressed.buffers.validation import validate_infos, validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
@@ -308,9 +308,9 @@ class DistributedReplayBuffer(ReplayBuffer):
         :raises ValueError: if an argument does not fit; steps before it stay
         :raises TypeError: if an argument is not numeric; likewise
         """
-        steps, n_steps = self._template._steps_of(Steps(obs, next_obs, action, reward, done, timeouts), infos)
+        steps, n_steps = steps_of(self._template, Steps(obs, next_obs, action, reward, done, timeouts), infos)
         for step in range(n_steps):
-            self.add(*steps.at(step)[:-1], self._template._infos_of(step, infos, steps.timeouts))
+            self.add(*steps.at(step)[:-1], infos_of(self._template.n_envs, step, infos, steps.timeouts))
 
     def _require_open(self) -> None:
         if self._is_closed:

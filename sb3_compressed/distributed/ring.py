@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import layout_to_state
+from sb3_compressed.buffers.observations import take
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS, EncodedRows
 from sb3_compressed.distributed.ring_spec import RingSpec
@@ -191,8 +192,6 @@ class Ring:
             if isinstance(buffer.sampler, PrioritizedSampler):
                 priorities = buffer.sampler.tree.values[indices]
         transitions = buffer._transitions_at(*np.divmod(indices, buffer.n_envs))
-        batch = transitions.observations
-        batch.locate()
         arrays = {
             "numbers": indices if buffer.sampler is None else self._bound.numbers_of(indices),
             "priorities": priorities,
@@ -201,19 +200,28 @@ class Ring:
             "rewards": transitions.rewards,
             "discounts": transitions.discounts,
         }
-        for name, values in ((OBSERVATIONS, batch.observations), (NEXT_OBSERVATIONS, batch.next_observations)):
-            by_key = values if isinstance(values, dict) else {None: values}
-            arrays |= {_path(name, key): array for key, array in by_key.items() if key not in batch.located}
-        located = {_path(OBSERVATIONS, key): items for key, items in batch.located.items()}
-        return Block(
-            {"layouts": {name: layout_to_state(items.layout) for name, items in located.items()}},
-            {name: array for name, array in arrays.items() if array is not None},
-            {name: items.batch for name, items in located.items()},
-        )
+        layouts, batches = {}, {}
+        following = buffer.observations if buffer.optimize_memory_usage else buffer.next_observations
+        for key, (array, next_array) in _pairs(buffer.observations, following).items():
+            name, at, next_at = _path(OBSERVATIONS, key), transitions.indices, transitions.next_indices
+            if isinstance(array, CompressedArray):
+                layouts[name] = layout_to_state(array.layout)
+                batches[name] = array.payloads(at, next_array, next_at)
+            else:
+                arrays |= {name: take(array, at), _path(NEXT_OBSERVATIONS, key): take(next_array, next_at)}
+        sent = {name: array for name, array in arrays.items() if array is not None}
+        return Block({"layouts": layouts}, sent, batches)
 
     def update(self, numbers: NDArray[np.int64], td_errors: NDArray[np.float64]) -> int:
         """Update priorities; return how many were skipped since their transitions were overwritten."""
         return self._bound.update(self.buffer, numbers, td_errors)
+
+
+def _pairs(observations: Any, next_observations: Any) -> dict[str | None, tuple[Any, Any]]:
+    """Return the arrays of observations and next observations by key, ``None`` for a space without keys."""
+    if not isinstance(observations, dict):
+        return {None: (observations, next_observations)}
+    return {key: (array, next_observations[key]) for key, array in observations.items()}
 
 
 def _path(name: str, key: str | None) -> str:

@@ -13,9 +13,9 @@ from gymnasium import spaces
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
     CompressedNStepReplayBuffer,
+    CompressedReplay,
     CompressedReplayBuffer,
 )
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
 from sb3_compressed.samplers import Sampler
 
 __all__ = ["RingSpec"]

@@ -13,7 +13,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.codecs import Codec
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.encoded_rows import block_of

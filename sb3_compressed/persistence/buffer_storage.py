@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -96,8 +95,6 @@ class BufferStorage:
         self._uncommitted: list[Change] = []
         #: How many more rows :class:`JointCommit` commits, ``None`` outside of it.
         self._n_joint_rows: int | None = None
-        #: The thread that adds them, and what other threads that add wait for.
-        self._joint_thread, self._joint_end = 0, threading.Condition()
         #: How many rows were added since the last flush.
         self._n_new_rows = 0
         #: The state before the last ``add``.
@@ -217,7 +214,7 @@ class BufferStorage:
     def begin_row(self, buffer: ReplayRing, done: Any) -> None:
         """Record what the next ``add`` changes, before it does.
 
-        A row interrupted by Ctrl-C is committed with the next one; one whose commit fails is undone.
+        A row that is not written whole, or whose commit fails, is undone.
 
         :param done: whether episodes end with it, ``(n_envs,)``
         """
@@ -234,17 +231,8 @@ class BufferStorage:
 
     @property
     def is_in_joint_commit(self) -> bool:
-        """Whether a block of :class:`JointCommit` is running in this thread."""
-        return self._n_joint_rows is not None and self._joint_thread == threading.get_ident()
-
-    def wait_to_write(self, participle: str) -> None:
-        """Release the lock of the buffer until no block of another thread is running; then raise if it is closed.
-
-        :param participle: as for :meth:`require_writable`
-        """
-        while self._n_joint_rows is not None and not self.is_in_joint_commit:
-            self._joint_end.wait()
-        self.require_writable(participle)
+        """Whether a block of :class:`JointCommit` is running."""
+        return self._n_joint_rows is not None
 
     def count_joint_rows(self, n_rows: int) -> None:
         """Count rows that are about to be added in a block of :class:`JointCommit`.
@@ -270,12 +258,11 @@ class BufferStorage:
             changes += [(name, following, following + 1) for name in names]
         return changes
 
-    def begin_joint_rows(self, buffer: ReplayRing, n_rows: int, lock: threading.RLock) -> StateBefore:
-        """Begin a block of :class:`JointCommit`, after that of another thread; return the state before it."""
-        self.wait_to_write("added")
+    def begin_joint_rows(self, buffer: ReplayRing, n_rows: int) -> StateBefore:
+        """Begin a block of :class:`JointCommit`, and return the state before it."""
+        self.require_writable("added")
         self._take_direct_writes(buffer)
         before = self._state_before(buffer, self._ring_changes(buffer, buffer.pos, n_rows))
-        self._joint_thread, self._joint_end = threading.get_ident(), threading.Condition(lock)
         self._n_joint_rows = n_rows
         return before
 
@@ -291,8 +278,7 @@ class BufferStorage:
         self._before = before
         self._uncommitted += self._ring_changes(buffer, before.pos, n_added)
         self._n_new_rows += n_added
-        self._joint_end.notify_all()  # first: after Ctrl-C, this is repeated only while the block has not ended
-        self._n_joint_rows = None
+        self._n_joint_rows = None  # after Ctrl-C, this is repeated only while the block has not ended
         if error is None:
             self.commit_row(buffer)
         elif issubclass(error, OSError) and self.store.slots.writer.n_failed > before.n_failed:
@@ -310,6 +296,11 @@ class BufferStorage:
         n_written = None if bound is None else bound.n_written
         n_failed = self.store.slots.writer.n_failed
         return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows, n_written, n_failed)
+
+    def undo_row(self, buffer: ReplayRing) -> None:
+        """Restore the row that :meth:`begin_row` recorded, after an exception within ``add``; not within a block."""
+        if not self.is_in_joint_commit:
+            self._undo_failed_commit(buffer)
 
     def _undo_failed_commit(self, buffer: ReplayRing) -> None:
         """Restore the state before the last ``add``, which could not be committed."""
@@ -371,7 +362,7 @@ class BufferStorage:
         :raises StorageError: if the folder is closed or open for reading only, or within a block of
             :class:`JointCommit`, whose rows may be undone
         """
-        self.wait_to_write("flushed")
+        self.require_writable("flushed")
         if self.is_in_joint_commit:
             raise StorageError("a block of joint_commit cannot be flushed; flush after it")
         self.take_replaced_arrays(buffer)
@@ -441,18 +432,15 @@ class JointCommit:
     :param storage: the folder
     :param buffer: the buffer
     :param n_rows: the most rows that are added, fewer than in the buffer; not for hindsight replay
-    :param lock: the lock of the buffer, which is released during the block: other threads may sample and save. If they
-        add, they wait for the end of the block
     """
 
-    def __init__(self, storage: BufferStorage, buffer: ReplayRing, n_rows: int, lock: threading.RLock) -> None:
-        self._storage, self._buffer, self._n_rows, self._lock = storage, buffer, n_rows, lock
+    def __init__(self, storage: BufferStorage, buffer: ReplayRing, n_rows: int) -> None:
+        self._storage, self._buffer, self._n_rows = storage, buffer, n_rows
         self._before = StateBefore([], 0, False, 0, 0)
 
     def __enter__(self) -> None:
         try:
-            with self._lock:
-                self._before = self._storage.begin_joint_rows(self._buffer, self._n_rows, self._lock)
+            self._before = self._storage.begin_joint_rows(self._buffer, self._n_rows)
         except BaseException as error:
             self.end(type(error))
             raise
@@ -466,8 +454,7 @@ class JointCommit:
 
     def end(self, error: type[BaseException] | None) -> None:
         """End the block, unless it has ended."""
-        with self._lock:
-            self._storage.end_joint_rows(self._buffer, self._before, error)
+        self._storage.end_joint_rows(self._buffer, self._before, error)
 
 
 def _spans(first: int, n: int, n_rows: int) -> list[tuple[int, int]]:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.cast import cast_values
-from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.codecs import get_codec
@@ -73,8 +72,7 @@ class VectorSlots:
         """
         shape, layout = self.array.shape[2:], self.layout
         items = np.empty((slots.size, *shape), dtype=self._stored)
-        n_frames = 1 if layout is None else layout.n_frames
-        decode(MemorySlotStore(get_codec("none")).gather(slots.reshape(-1), n_frames), layout, items)
+        MemorySlotStore(get_codec("none")).read(slots.reshape(-1), layout, items)
         self.array[rows] = cast_values(items, self.array.dtype).reshape(*slots.shape, *shape)
 
 

@@ -26,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.codec_handle import handle_of
+from sb3_compressed.arrays.decoding import decode
+from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, tables_nbytes
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import (
@@ -228,6 +230,12 @@ class LogSlotStore:
     def new_table(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
         """Return a table of unwritten slots."""
         return np.zeros(shape, dtype=np.int64)
+
+    def read(
+        self, references: NDArray[np.int64], layout: FrameLayout | None, out: NDArray[Any], num_threads: int = 1
+    ) -> None:
+        """Decode slots into ``out``; see :meth:`SlotStore.read`."""
+        decode(self.gather(references, 1 if layout is None else layout.n_frames), layout, out, num_threads)
 
     def gather(self, references: NDArray[np.int64], n_frames: int) -> PayloadBatch:
         """Return the payloads of slots; see :meth:`SlotStore.gather`."""

@@ -27,8 +27,8 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 import sb3_compressed
 from sb3_compressed import CompressedNStepReplayBuffer, CompressedReplayBuffer, CompressedRolloutBuffer
 from sb3_compressed.buffers.contrib_rollout import COMPRESSED
-from sb3_compressed.buffers.replay import CompressedHerReplayBuffer
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.her import CompressedHerReplayBuffer
+from sb3_compressed.buffers.replay import CompressedReplay
 
 CLASSES: list[Any] = [
     *(getattr(sb3_compressed, f"Compressed{name}ReplayBuffer") for name in ("", "Dict", "NStep", "Her")),

@@ -34,7 +34,7 @@ from support import (
 )
 
 from sb3_compressed import BufferNotReady, CompressedHerReplayBuffer, CompressedReplayBuffer, CompressedRolloutBuffer
-from sb3_compressed.buffers.replay_mixin import CompressedReplay
+from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.buffers.resize import resize
 from sb3_compressed.buffers.weighted_samples import WeightedDictReplayBufferSamples, WeightedReplayBufferSamples
 from sb3_compressed.samplers import Draw, bound_sampler

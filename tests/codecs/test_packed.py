@@ -297,12 +297,12 @@ def test_nothing_is_written_beyond_a_limit_or_if_it_does_not_suffice() -> None:
         layout = PictureLayout.of(shape, 1)
         scratch = np.empty(layout.scratch_nbytes, np.uint8)
         payload = np.empty(2 * frame.nbytes + 20, np.uint8)
-        size = pack_within(frame.reshape(-1), layout.numbers(), scratch, payload, payload.size)
+        size = pack_within(frame.reshape(-1), layout.numbers, scratch, payload, payload.size)
         expected = payload[:size].tobytes()
         assert size > 0
         for limit in range(payload.size):
             payload[:] = 99
-            assert pack_within(frame.reshape(-1), layout.numbers(), scratch, payload, limit) == size * (size <= limit)
+            assert pack_within(frame.reshape(-1), layout.numbers, scratch, payload, limit) == size * (size <= limit)
             assert payload.tobytes() == (expected if size <= limit else b"").ljust(payload.size, b"\x63")
 
 
@@ -315,9 +315,10 @@ def test_kernels_use_no_more_scratch_memory_than_the_layout_states(shape: tuple[
         scratch = guarded[64:-64]
         payloads, ends = np.empty(rows.size, np.uint8), np.zeros(1, np.int64)
         for is_channel_last in (False, True):
-            pack_frames(rows, layout.numbers(is_channel_last=is_channel_last), scratch, payloads, ends)
+            numbers = layout.numbers if is_channel_last == layout.is_channel_last else layout.transposed_numbers
+            pack_frames(rows, numbers, scratch, payloads, ends)
         packed, done, out = Payloads.of(Packed().encode(frame[np.newaxis])), np.zeros(1, np.uint8), np.empty_like(rows)
-        unpack_frames(packed.places, layout.numbers(), scratch, out, done)
+        unpack_frames(packed.places, layout.numbers, scratch, out, done)
         assert out.tobytes() == frame.tobytes()
         assert (guarded[:64] == 0xA5).all()
         assert (guarded[-64:] == 0xA5).all()

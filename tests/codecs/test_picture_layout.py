@@ -41,5 +41,5 @@ def test_the_smaller_of_the_first_and_the_last_axis_counts_channels(
 )
 def test_numbers_for_kernels(shape: tuple[int, ...], itemsize: int, numbers: list[int], transposed: list[int]) -> None:
     layout = PictureLayout.of(shape, itemsize)
-    assert layout.numbers().tolist() == numbers
-    assert layout.numbers(is_channel_last=not layout.is_channel_last).tolist() == transposed
+    assert layout.numbers.tolist() == numbers
+    assert layout.transposed_numbers.tolist() == transposed

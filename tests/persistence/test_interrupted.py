@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from types import FrameType
 from typing import Any
 
@@ -120,35 +119,3 @@ def test_the_last_row_can_be_interrupted_and_added_again(kind: str) -> None:
             add_row(buffer)
         assert (buffer.pos, buffer.full) == (0 if kind == "replay" else 3, True)
         np.testing.assert_array_equal(buffer.observations[:, 0, 0], [0, 1, 2])
-
-
-@pytest.mark.parametrize("index", [slice(0, 64), 5])
-def test_one_thread_can_read_while_another_writes(index: Any) -> None:
-    frames = numbered_frames()
-    buffer = CompressedReplayBuffer(64, SPACE, BUTTONS, "cpu", frame_stack=4)
-
-    def write(n_steps: int, start: int) -> int:
-        for step in range(start, start + n_steps):
-            stacks = [frames[(np.arange(4) + i) * 37 % 256][np.newaxis] for i in (step, step + 1)]
-            add(buffer, *stacks)
-        return start + n_steps
-
-    n_written = write(100, 0)
-    stop = threading.Event()
-
-    def keep_writing() -> None:
-        nonlocal n_written
-        while not stop.is_set():
-            n_written = write(20, n_written)
-
-    writer = threading.Thread(target=keep_writing)
-    writer.start()
-    try:
-        while n_written < 1000:
-            read = buffer.observations[index].reshape(-1, 4, 84, 84)
-            numbers = read[:, :, 0, 0]
-            np.testing.assert_array_equal(read, frames[numbers])
-            assert (np.diff(numbers, axis=1) == 37).all()  # of bytes, so modulo 256
-    finally:
-        stop.set()
-        writer.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -161,33 +160,6 @@ def test_a_sampler_that_drew_in_an_undone_block_begins_anew(
     batch = buffer.sample(1000)
     assert {*(batch.indices // buffer.n_envs % 50).tolist()} == {*range(20)}
     assert buffer.update_priorities(batch.indices, np.ones(1000)) == 0
-
-
-def test_threads_that_add_wait_for_the_end_of_a_block(stream: Stream, tmp_path: Path) -> None:
-    buffer = filled(stream, 10, 50, storage=tmp_path / "buffer")
-    begun, errors = threading.Event(), []
-
-    def add_beside() -> None:
-        begun.wait()
-        try:
-            add(buffer, stream, 15, 20)
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=add_beside)
-    thread.start()
-    with buffer.joint_commit(5):
-        add(buffer, stream, 10, 12)
-        begun.set()
-        thread.join(timeout=0.05)
-        assert buffer.pos == 12
-        add(buffer, stream, 12, 15)
-    thread.join()
-    assert errors == []
-    expected = filled(stream, 20, 50)
-    assert_same_content(buffer, expected)
-    shutil.copytree(tmp_path / "buffer", tmp_path / "killed")
-    assert_same_content(load_checkpoint(tmp_path / "killed", device="cpu"), expected)
 
 
 def test_more_steps_than_announced_are_an_error(stream: Stream, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def decode_packed(
     """Decode the valid payloads among those of packed differences.
 
     :param places: see :func:`.decode_deltas`; so are ``frames`` and ``done``
-    :param layout: the :meth:`.PictureLayout.numbers` of the frames
+    :param layout: the :attr:`.PictureLayout.numbers` of the frames
     :param scratch: scratch memory, ``(scratch_nbytes,)``
     """
     n_frames, size = frames.shape

@@ -1,4 +1,4 @@
-"""Observations and next observations of a batch are located first and decoded together."""
+"""Observations and next observations of a batch are decoded together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.buffers.observation_batch import ObservationBatch, as_indices, take
+from sb3_compressed.buffers.observations import as_indices, read_observations, take
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.rle import Rle
@@ -33,7 +33,7 @@ def pair() -> Pair:
 
 
 def test_each_frame_is_decoded_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    array, following, _, _ = pair
+    array, following, plain, plain_next = pair
     n_decoded: list[int] = []
     original = Rle.decode_batch
 
@@ -43,8 +43,11 @@ def test_each_frame_is_decoded_once(pair: Pair, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Rle, "decode_batch", counted)
     numbers = np.array([6, 20])
-    ObservationBatch(array, numbers, following, numbers).decode()
+    observations, next_observations = read_observations(array, numbers, following, numbers)
     assert n_decoded == [10]  # of two transitions with five frames each
+    rows, envs = np.divmod(numbers, N_ENVS)
+    np.testing.assert_array_equal(observations, plain[rows, envs])
+    np.testing.assert_array_equal(next_observations, plain_next[rows, envs])
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

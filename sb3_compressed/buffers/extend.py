@@ -1,0 +1,193 @@
+"""``extend``: adding many steps to a replay buffer in one call, some of them in each call of the codecs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers.observations import encode_observations, encode_steps
+from sb3_compressed.buffers.validation import kinds_of_step, validate_infos
+from sb3_compressed.common.tree_map import leaves, tree_map
+
+if TYPE_CHECKING:
+    from sb3_compressed.buffers.replay import CompressedReplay
+
+__all__ = ["CHUNK_STEPS", "Steps", "add_steps", "infos_of", "steps_of"]
+
+#: The most bytes of observations, without the next ones, that are encoded in one call, and the most steps.
+CHUNK_NBYTES, CHUNK_STEPS = 4_000_000, 32
+
+
+class Steps(NamedTuple):
+    """Steps of all environments that follow each other, each field with the axes ``(n_steps, n_envs, ...)``.
+
+    :param timeouts: whether episodes ended by a time limit, ``None`` where the buffer does not store that
+    """
+
+    obs: Any
+    next_obs: Any
+    action: Any
+    reward: Any
+    done: Any
+    timeouts: Any
+
+    def at(self, index: int | slice) -> Steps:
+        """Return some steps, or one without the axis of steps."""
+        return Steps(*[None if field is None else tree_map(lambda part: part[index], field) for field in self])
+
+
+def add_steps(buffer: CompressedReplay, given: Steps, infos: Sequence[Any] | None) -> None:
+    """Add many steps, see :meth:`.CompressedReplay.extend`, whose arguments these are."""
+    steps, n_steps = steps_of(buffer, given, infos)
+    if not n_steps:
+        return
+    is_valid = _is_valid_at_once(buffer, steps.at(0), n_steps)
+    if not is_valid:
+        for step in range(n_steps):
+            obs, next_obs, action, reward, done, _ = steps.at(step)
+            buffer._validated_arguments(obs, next_obs, action, reward, done)
+    storage = buffer._storage
+    if storage is not None:
+        storage.require_writable("added")
+    most = n_steps if storage is None else max(buffer.buffer_size - 1, 1)
+    is_joint = storage is not None and storage.is_in_joint_commit
+    for first in range(0, n_steps, most):
+        part = slice(first, min(first + most, n_steps))
+        with nullcontext() if is_joint else buffer.joint_commit(part.stop - part.start):
+            if is_valid and (storage is None or storage.is_in_joint_commit):
+                _add_at_once(buffer, steps.at(part))
+            else:
+                for step in range(part.start, part.stop):
+                    buffer.add(*steps.at(step)[:-1], infos_of(buffer.n_envs, step, infos, steps.timeouts))
+
+
+def steps_of(buffer: CompressedReplay, given: Steps, infos: Sequence[Any] | None) -> tuple[Steps, int]:
+    """Return the arguments of :meth:`.CompressedReplay.extend` as arrays, and the number of steps; validate infos.
+
+    :raises ValueError: if they have different numbers of steps, or infos do not fit
+    :raises TypeError: if time limits are not numeric
+    """
+    steps = Steps._make([*map(_stacked, given[:-1]), given.timeouts])
+    n_steps = _n_steps(steps, infos)
+    if n_steps:
+        steps = steps._replace(timeouts=_validated_timeouts(buffer, infos, given.timeouts, n_steps))
+    return steps, n_steps
+
+
+def _validated_timeouts(
+    buffer: CompressedReplay, infos: Sequence[Any] | None, timeouts: Any, n_steps: int
+) -> NDArray[np.bool_] | None:
+    """Validate info dicts and time limits; return the latter, ``None`` if the buffer does not store them.
+
+    :raises ValueError: if they do not fit
+    :raises TypeError: if time limits are not numeric
+    """
+    if infos is not None and timeouts is not None:
+        raise ValueError("pass infos or timeouts, not both")
+    if buffer.copy_info_dict and infos is None:
+        raise ValueError("infos are needed with copy_info_dict=True")
+    if infos is not None and (buffer.handle_timeout_termination or buffer.copy_info_dict):
+        for each in infos:
+            validate_infos(each, buffer.n_envs)
+    if not buffer.handle_timeout_termination:
+        if timeouts is not None:
+            raise ValueError(
+                "a buffer with handle_timeout_termination=False stores no time limits: pass no timeouts, or "
+                "construct it without that argument"
+            )
+        return None
+    if infos is not None:
+        limits = [bool(info.get("TimeLimit.truncated", False)) for each in infos for info in each]
+        return np.array(limits, np.bool_).reshape(n_steps, buffer.n_envs)
+    if timeouts is None:
+        raise ValueError(
+            "pass infos, or timeouts: whether each episode ended by a time limit, (n_steps, n_envs); "
+            "handle_timeout_termination=False needs neither"
+        )
+    ended = np.asarray(timeouts)
+    if ended.dtype.kind not in "biuf":  # the buffer's own are float32
+        raise TypeError(f"timeouts must be booleans, got an array of {ended.dtype}")
+    if ended.shape != (n_steps, buffer.n_envs):
+        raise ValueError(f"timeouts must have the shape ({n_steps}, {buffer.n_envs}), got {ended.shape}")
+    return ended.astype(np.bool_)
+
+
+def infos_of(n_envs: int, step: int, infos: Sequence[Any] | None, timeouts: NDArray[np.bool_] | None) -> Any:
+    """Return the info dicts of a step."""
+    if infos is not None:
+        return infos[step]
+    ended = np.zeros(n_envs, np.bool_) if timeouts is None else timeouts[step]
+    return [{"TimeLimit.truncated": bool(each)} for each in ended]
+
+
+def _is_valid_at_once(buffer: CompressedReplay, step: Steps, n_steps: int) -> bool:
+    """Return whether the first one of many steps is valid as it is, and so all, which have its types and shapes.
+
+    :raises ValueError: if it is not valid
+    :raises TypeError: if it is not numeric
+    """
+    obs, next_obs, action, reward, done, _ = step
+    kinds = kinds_of_step(obs, next_obs, action, reward, done)
+    if kinds is None or kinds != buffer._validated_kinds:
+        buffer._validate_step(kinds, (obs, next_obs), (action, reward, done))
+    if n_steps == 1 or kinds is None or kinds != buffer._validated_kinds:
+        return False
+    if buffer._adds_each_step or "add" in vars(buffer):
+        return False
+    # Nothing may be broadcast: with an axis of steps, other axes would meet.
+    n_values = [math.prod(array.shape[1:]) for array in leaves(buffer.observations)]
+    is_complete = np.shape(reward) == np.shape(done) == (buffer.n_envs,)
+    return is_complete and all([part.size for part in leaves(each)] == n_values for each in (obs, next_obs))
+
+
+def _add_at_once(buffer: CompressedReplay, steps: Steps) -> None:
+    """Add valid steps, some of them in each call of the codecs."""
+    n_steps = len(steps.reward)
+    step_nbytes = max(sum(part.nbytes for part in leaves(steps.at(0).obs)), 1)
+    most = min(max(CHUNK_NBYTES // step_nbytes, 1), CHUNK_STEPS)
+    first = 0
+    while first < n_steps:
+        n = min(most, n_steps - first, buffer.buffer_size - buffer.pos)
+        _add_chunk(buffer, steps.at(slice(first, first + n)), n)
+        first += n
+
+
+def _add_chunk(buffer: CompressedReplay, steps: Steps, n_steps: int) -> None:
+    """Add steps that do not wrap around."""
+    obs, next_obs, action, reward, done, timeouts = steps.at(0) if n_steps == 1 else steps
+    encode = encode_observations if n_steps == 1 else encode_steps
+    encoded = encode(buffer.__dict__["observations"], obs, next_obs)
+    if buffer._storage is not None:
+        buffer._storage.count_joint_rows(n_steps)
+    buffer._write_steps(n_steps, encoded, action, reward, done, timeouts, None)
+
+
+def _stacked(values: Any) -> Any:
+    """Return what ``add`` takes for several steps as arrays with an axis of steps, or a dict of arrays."""
+    if isinstance(values, np.ndarray | CompressedArray):  # of the latter, parts are decoded
+        return values
+    if isinstance(values, Mapping):
+        return {key: _stacked(part) for key, part in values.items()}
+    steps = [*values]
+    if steps and isinstance(steps[0], Mapping):
+        return {key: np.stack([step[key] for step in steps]) for key in steps[0]}
+    return np.asarray(steps)
+
+
+def _n_steps(steps: Steps, infos: Sequence[Any] | None) -> int:
+    """Return the number of steps.
+
+    :raises ValueError: if the arguments have different ones
+    """
+    given = {**steps._asdict(), "infos": infos}
+    lengths = {name: [*map(len, leaves(values))] for name, values in given.items() if values is not None}
+    if any(each != len(steps.reward) for found in lengths.values() for each in found):
+        listed = ", ".join(f"{' and '.join(map(str, found))} of {name}" for name, found in lengths.items())
+        raise ValueError(f"all arguments must have the same number of steps, got {listed}")
+    return len(steps.reward)

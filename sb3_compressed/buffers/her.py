@@ -1,0 +1,122 @@
+"""``CompressedHerReplayBuffer``: hindsight experience replay."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from sb3_compressed.buffers.base import Methods
+from sb3_compressed.buffers.replay import CompressedReplay
+from sb3_compressed.buffers.validation import validate_integer
+from sb3_compressed.buffers.weighted_samples import weighted_samples
+from sb3_compressed.common.tree_map import tree_map
+from sb3_compressed.samplers import Draw
+
+__all__ = ["CompressedHerReplayBuffer"]
+
+
+class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
+    """SB3's ``HerReplayBuffer`` (hindsight experience replay, https://arxiv.org/abs/1707.01495), compressed.
+
+    Arguments: those of ``HerReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
+    """
+
+    REIMPLEMENTED: ClassVar[Methods] = (
+        *CompressedReplay.REIMPLEMENTED,
+        HerReplayBuffer.add, HerReplayBuffer._get_real_samples, HerReplayBuffer._get_virtual_samples,
+    )  # fmt: skip
+
+    def joint_commit(self, n_steps: int) -> AbstractContextManager[None]:
+        """Do nothing: each ``add`` of hindsight replay is a transaction of its own."""
+        return nullcontext()
+
+    def _write_steps(
+        self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
+    ) -> None:
+        # An episode of which a row is overwritten can no longer be sampled.
+        row, n_rows = self.pos, self.buffer_size
+        for env in np.flatnonzero(self.ep_length[row] > 0).tolist():
+            # Where the episode wraps around, this is past it, so that all lengths are cleared, as in SB3.
+            end = self.ep_start[row, env] + self.ep_length[row, env]
+            self.ep_length[np.arange(row, end) % n_rows, env] = 0
+        self.ep_start[row] = self._current_ep_start
+        if self.copy_info_dict:
+            self.infos[row] = infos
+        super()._write_steps(n_steps, encoded, action, reward, done, timeouts, infos)
+        for env in range(self.n_envs):
+            if done[env]:
+                self._compute_episode_length(env)
+
+    def _get_real_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
+        transitions = self._transitions_at(batch_indices, env_indices, env)
+        return self._to_tensors(transitions, *self._read(transitions), env)
+
+    def _get_virtual_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
+        transitions = self._transitions_at(batch_indices, env_indices)
+        observations, next_observations = self._read(transitions)
+        infos: Any = [{} for _ in batch_indices]
+        if self.copy_info_dict:
+            infos = copy.deepcopy(self.infos[batch_indices, env_indices])
+        goals = self._sample_goals(batch_indices, env_indices)
+        observations["desired_goal"] = next_observations["desired_goal"] = goals
+        assert self.env is not None, (
+            "You must initialize HerReplayBuffer with a VecEnv so it can compute rewards for virtual transitions"
+        )
+        # All environments compute the same rewards, from the goals that were achieved by the actions.
+        achieved = next_observations["achieved_goal"]
+        rewards = self.env.env_method("compute_reward", achieved, goals, infos, indices=[0])[0]
+        transitions = transitions._replace(rewards=rewards.astype(np.float32).reshape(-1, 1))
+        # The environment may keep and change what it received.
+        return self._to_tensors(transitions, observations, next_observations, env, copy=True)
+
+    def truncate_last_trajectory(self) -> None:
+        """End unfinished episodes, as SB3's buffer does, also in the buffer's folder."""
+        super().truncate_last_trajectory()
+        if self._storage is not None:
+            self.flush()
+
+    def _validate_sampling(self, batch_size: Any) -> None:
+        validate_integer("batch_size", batch_size, 0)  # SB3 raises a clear error until the first episode is over
+
+    def _require_transitions(self, batch_size: int) -> None:
+        bound = self._bound_sampler
+        assert bound is not None
+        bound.synchronize(self)
+        if bound.lacks_episodes:
+            HerReplayBuffer.sample(self, batch_size)  # raises SB3's error
+
+    def _draw(self, batch_size: int) -> Draw:
+        self._require_transitions(batch_size)
+        return super()._draw(batch_size)
+
+    def _arranged(self, draw: Draw) -> Draw:
+        # SB3 replaces the goals of the first transitions. A sampler may order them, for example by their position, so
+        # they are shuffled. The batch begins with the real transitions.
+        indices, weights = draw
+        n_virtual = int(self.her_ratio * len(indices))
+        order = np.roll(np.random.permutation(len(indices)), -n_virtual)  # noqa: NPY002  # what SB3 draws from
+        return Draw(indices[order], None if weights is None else weights[order])
+
+    def _samples_of(self, draw: Draw, env: Any) -> Any:
+        n_virtual = int(self.her_ratio * len(draw.indices))
+        n_real = len(draw.indices) - n_virtual
+        rows, envs = np.divmod(draw.indices, self.n_envs)
+        # Environments need not compute the rewards of no transitions, as in a small last batch of an epoch.
+        parts = []
+        if n_real or not n_virtual:
+            parts.append(self._get_real_samples(rows[:n_real], envs[:n_real], env))
+        if n_virtual:
+            parts.append(self._get_virtual_samples(rows[n_real:], envs[n_real:], env))
+        samples = parts[0] if len(parts) == 1 else type(parts[0])(*map(_concatenated, *parts))
+        return weighted_samples(self._output(samples), *self._weights_and_numbers(draw))
+
+
+def _concatenated(first: Any, second: Any) -> Any:
+    """Return one field of two batches."""
+    return None if first is None else tree_map(lambda *parts: th.cat(parts), first, second)

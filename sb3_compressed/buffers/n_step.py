@@ -1,0 +1,94 @@
+"""``CompressedNStepReplayBuffer``: returns of several steps."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import NStepReplayBuffer
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_compressed.buffers.arguments import warn_of_time_limits
+from sb3_compressed.buffers.base import Methods
+from sb3_compressed.buffers.observations import as_indices, take
+from sb3_compressed.buffers.replay import CompressedReplay, Transitions
+
+__all__ = ["CompressedNStepReplayBuffer"]
+
+
+class _StepsOfReturns(NamedTuple):
+    """The steps of a batch of returns of several steps.
+
+    :ivar indices: their flat indices, ``(batch_size, n_steps)``
+    :ivar last: the number of the last step that each return includes, ``(batch_size,)``
+    :ivar dones: whether an episode terminates with that step, ``(batch_size,)``
+    """
+
+    indices: NDArray[np.int64]
+    last: NDArray[np.int64]
+    dones: NDArray[np.float32]
+
+
+class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
+    """SB3's ``NStepReplayBuffer``, compressed.
+
+    SB3 configures n-step returns for its own class only; for any other, pass ``n_steps`` and the model's ``gamma`` to
+    the buffer. Without it, ``gamma`` is 0.99, as in SB3's class, whatever that of the model is:
+
+    >>> from stable_baselines3 import DQN
+    >>> model = DQN(
+    ...     "MlpPolicy",
+    ...     "CartPole-v1",
+    ...     replay_buffer_class=CompressedNStepReplayBuffer,
+    ...     replay_buffer_kwargs=dict(n_steps=3, gamma=0.99),
+    ... )
+
+    With ``handle_timeout_termination=False``, returns continue into the next episode where a time limit ended one, as
+    in SB3's class; a warning says so.
+
+    Arguments: those of ``NStepReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
+    """
+
+    REIMPLEMENTED: ClassVar[Methods] = (*CompressedReplay.REIMPLEMENTED, NStepReplayBuffer._get_samples)
+
+    def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if arguments.get("n_steps", 3) > 1 and not arguments.get("handle_timeout_termination", True):
+            warn_of_time_limits("n-step returns")
+        return super()._adapt_arguments(arguments)
+
+    def _transitions_at(
+        self,
+        rows: NDArray[np.int64],
+        envs: NDArray[np.int64],
+        env: VecNormalize | None = None,
+    ) -> Transitions:
+        rows, envs = as_indices(rows), as_indices(envs)
+        steps = self._steps_of_returns(rows, envs)
+        rewards = self._normalize_reward(take(self.rewards, steps.indices), env)
+        is_included = np.arange(self.n_steps) <= steps.last[:, None]
+        discounts = self.gamma ** np.arange(self.n_steps, dtype=np.float32)
+        returns = (rewards * discounts * is_included).sum(axis=1, keepdims=True)
+        indices = rows * self.n_envs + envs
+        return Transitions(
+            indices,
+            self._next_indices((rows + steps.last) % self.buffer_size, envs),
+            take(self.actions, indices),
+            steps.dones.reshape(-1, 1),
+            returns,
+            self.gamma ** is_included.sum(axis=1, keepdims=True).astype(np.float32),
+        )
+
+    def _steps_of_returns(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> _StepsOfReturns:
+        """Return the steps of the returns of the transitions at some rows and environments."""
+        n_envs = self.n_envs
+        indices = (rows[:, None] + np.arange(self.n_steps)) % self.buffer_size * n_envs + envs[:, None]
+        dones, timeouts = take(self.dones, indices), take(self.timeouts, indices)
+        # What follows the newest row is of another episode.
+        is_newest = indices // n_envs == (self.pos - 1) % self.buffer_size
+        timeouts = np.where(is_newest, (timeouts != 0) | (dones == 0), timeouts)
+        is_last = (dones != 0) | (timeouts != 0)
+        last = np.where(is_last.any(axis=1), is_last.argmax(axis=1), self.n_steps - 1)
+        final = np.arange(len(rows)), last
+        final_dones = dones[final].astype(np.float32) * (1.0 - timeouts[final].astype(np.float32))
+        return _StepsOfReturns(indices, last, final_dones)
