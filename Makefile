@@ -9,7 +9,6 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations 20 --dura
 ALONE = || { test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 PEERS := .venv-peers
-D3RLPY := .venv-d3rlpy
 ZOO := .venv-zoo
 
 BENCH := $(BIN)/python benchmarks
@@ -20,7 +19,7 @@ PEER_SOURCES := BeamRider Enduro MsPacman:trained Crafter-v0 CarRacing-v3 Doom84
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
 	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
 
-.PHONY: demo apex test test-all cuda coverage bounds fallbacks upstream d3rlpy zoo soak bench bench-cuda bench-quick peers report docs pictures lint format clean
+.PHONY: demo apex test test-all cuda coverage bounds fallbacks upstream zoo soak bench bench-cuda bench-quick peers report docs pictures lint format clean
 
 demo: $(VENV)/.demo  ## train DQN with SB3's buffer and a compressed one; compare weights, memory and time
 	$(BIN)/python examples/demo.py
@@ -56,13 +55,10 @@ soak: $(VENV)/.installed  ## overwrite a buffer for hours, and kill trainings an
 	$(BENCH)/fault_soak.py
 	$(BENCH)/save_soak.py
 
-d3rlpy: $(D3RLPY)/.installed  ## run the tests with d3rlpy, which has an environment of its own
-	$(D3RLPY)/bin/python -m pytest tests/datasets/test_d3rlpy.py tests/datasets/test_d3rlpy_library.py
-
 zoo: $(ZOO)/.installed  ## train with rl-baselines3-zoo and SBX, which have an environment of their own
 	$(ZOO)/bin/python -m pytest tests/examples/test_zoo.py tests/algorithms/test_sbx.py
 
-bench: $(VENV)/.environments $(PEERS)/.installed $(D3RLPY)/.installed  ## measure everything, about six hours on two quiet cores
+bench: $(VENV)/.environments $(PEERS)/.installed  ## measure everything, about six hours on two quiet cores
 	$(BENCH)/images.py --out $(RESULTS)/images.json
 	$(BENCH)/images.py --sources $(PEER_SOURCES) --size 20000 --rounds 1 --buffers auto zstd3 $(PEER_BUFFERS) --out $(RESULTS)/peers.json
 	$(BENCH)/replay.py --buffers auto auto@1 zstd3 none $(PEER_BUFFERS) --rounds 1 --out $(RESULTS)/replay.json
@@ -125,7 +121,7 @@ format: $(VENV)/.installed  ## format the code
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(D3RLPY) $(ZOO) docs/_build
+	rm -rf $(VENV) $(PEERS) $(ZOO) docs/_build
 
 # $(call install,EXTRA): install the package with an extra in the environment, which is created if necessary.
 define install
@@ -153,12 +149,6 @@ $(PEERS)/.installed: $(VENV)/.installed benchmarks/peers.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(BIN)/python -m pip freeze --exclude-editable > $(PEERS)/constraints.txt
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c $(PEERS)/constraints.txt -r benchmarks/peers.txt
-	@touch $@
-
-$(D3RLPY)/.installed: d3rlpy.txt pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(D3RLPY)
-	$(D3RLPY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-r d3rlpy.txt -e '.[examples,d3rlpy]'
 	@touch $@
 
 $(ZOO)/.installed: zoo.txt pyproject.toml constraints.txt

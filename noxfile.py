@@ -57,14 +57,6 @@ def fallbacks(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11")
-def d3rlpy(session: nox.Session) -> None:
-    """Run the tests with d3rlpy, which requires another version of Gymnasium."""
-    session.install("-c", "constraints.txt", "-r", "d3rlpy.txt", "-e", ".[examples,d3rlpy]")
-    files = ("tests/datasets/test_d3rlpy.py", "tests/datasets/test_d3rlpy_library.py")
-    session.run("python", "-m", "pytest", *files, *session.posargs)
-
-
-@nox.session(python="3.11")
 def zoo(session: nox.Session) -> None:
     """Train with rl-baselines3-zoo and SBX."""
     session.install("-c", "constraints.txt", "-r", "zoo.txt", "-e", ".[examples]")

@@ -2,14 +2,13 @@
 
     python benchmarks/formats.py --source MsPacman --frames 100000
 
-Transitions of a recorded game, with observations of four stacked frames, are written by this package's exports, or
-d3rlpy's own ``dump``. Then each reader loads the files and returns the transitions of one epoch in batches, as tensors:
+Transitions of a recorded game, with observations of four stacked frames, are written by this package's exports. Then
+each reader loads the files and returns the transitions of one epoch in batches, as tensors:
 
 - Minari's reader returns whole episodes. It is measured in two ways: one episode after the other in random order, whose
   steps are shuffled, and all episodes loaded into an array in memory, from which random batches are taken.
-- d3rlpy's reader loads all episodes; its batches are of 32-bit floats, and drawn with replacement.
 - Dopamine's reader loads all arrays with NumPy; that alone is measured, since Dopamine draws one batch at a time from
-  them like d3rlpy.
+  them, with replacement.
 - This package reads its folder into memory, or in place, and its ``iterate`` returns each transition once.
 
 Each of these has its own process, in which a small buffer was filled before. Measured are wall-clock times, the growth
@@ -36,13 +35,12 @@ from frame_recording import play
 from metrics import one_thread, resident_nbytes
 from numpy.typing import NDArray
 from ratios import Results
-from session import CONSOLE, ROOT, parser, run_interleaved, save, serve
+from session import parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
 from sb3_compressed.benchmarking.measurement import Job, Measurement
 
-D3RLPY = ROOT / ".venv-d3rlpy" / "bin" / "python"
 N_FRAMES, SMOKE_FRAMES = 100_000, 400
 N_STACK, SIZE, BATCH_SIZE = 4, 84, 256
 
@@ -50,8 +48,6 @@ N_STACK, SIZE, BATCH_SIZE = 4, 84, 256
 FORMATS = {
     "minari": "Minari, stacks of frames",
     "minari frames": "Minari, single frames",
-    "d3rlpy": "d3rlpy, single frames",
-    "d3rlpy gzip": "d3rlpy, single frames, gzip",
     "dopamine": "Dopamine",
     "ours": "sb3-compressed",
 }
@@ -60,13 +56,11 @@ READERS = {
     "minari episodes": "Minari's reader, episode by episode",
     "minari array": "Minari's reader into an array of stacks",
     "minari frames": "Minari's reader into an array of frames",
-    "d3rlpy": "d3rlpy's reader",
-    "d3rlpy gzip": "d3rlpy's reader, gzip",
     "dopamine": "NumPy, as Dopamine's reader",
     "ours memory": "sb3-compressed, in memory",
     "ours folder": "sb3-compressed, in the folder",
 }
-IMPORTS = {"minari": FORMATS["minari"], "d3rlpy gzip": FORMATS["d3rlpy gzip"], "dopamine": FORMATS["dopamine"]}
+IMPORTS = {name: FORMATS[name] for name in ("minari", "dopamine")}
 Batch = tuple[Any, Any, NDArray[np.float32]]
 """Observations, next observations, rewards."""
 Epoch = Callable[[], Iterator[Batch]]
@@ -100,23 +94,13 @@ def _write(name: str, folder: Path, source: str, n_frames: int) -> Measurement:
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     buffer = _filled(source, n_frames, only_newest=name == "minari frames")
-    if name == "d3rlpy":
-        theirs, begin = datasets.to_d3rlpy(buffer, frame_stack=N_STACK), time.perf_counter()
-        target.mkdir()
-        with (target / "episodes.h5").open("w+b") as file:
-            theirs.dump(file)
+    begin = time.perf_counter()
+    if name == "dopamine":
+        datasets.export_dopamine(buffer, target, progress_bar=False)
+    elif name == "ours":
+        buffer.save_checkpoint(target)
     else:
-        begin = time.perf_counter()
-        if name == "d3rlpy gzip":
-            target.mkdir()
-            path = target / "episodes.h5"
-            datasets.export_d3rlpy(buffer, path, frame_stack=N_STACK, gzip_level=1, progress_bar=False)
-        elif name == "dopamine":
-            datasets.export_dopamine(buffer, target, progress_bar=False)
-        elif name == "ours":
-            buffer.save_checkpoint(target)
-        else:
-            datasets.export_minari(buffer, f"{MINARI_NAMES[name]}/all-v0", progress_bar=False)
+        datasets.export_minari(buffer, f"{MINARI_NAMES[name]}/all-v0", progress_bar=False)
     seconds = time.perf_counter() - begin
     nbytes = sum(path.stat().st_blocks * 512 for path in target.rglob("*") if path.is_file())
     return {"seconds": seconds, "nbytes": nbytes, "frames": n_frames}
@@ -162,13 +146,12 @@ def _read(name: str, folder: Path, n_frames: int) -> Measurement:
         "minari episodes": _minari_episodes,
         "minari array": _minari_array,
         "minari frames": _minari_frames,
-        "d3rlpy": _d3rlpy,
-        "d3rlpy gzip": _d3rlpy,
         "dopamine": _dopamine,
         "ours memory": _ours,
         "ours folder": _ours,
     }[name]
-    _import_library(name)
+    if name.startswith("minari"):
+        import minari  # noqa: F401
     before = resident_nbytes()
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     begin = time.perf_counter()
@@ -185,13 +168,6 @@ def _read(name: str, folder: Path, n_frames: int) -> Measurement:
     result["peak"] = _peak_nbytes() - before
     del loaded
     return result
-
-
-def _import_library(name: str) -> None:
-    if name.startswith("minari"):
-        import minari  # noqa: F401
-    if name.startswith("d3rlpy"):
-        import d3rlpy  # noqa: F401
 
 
 def _statistics(batches: list[NDArray[np.float32]], folder: Path, n_frames: int) -> Measurement:
@@ -279,24 +255,6 @@ def _minari_frames(folder: Path, name: str) -> tuple[Any, Epoch]:
     return frames, epoch
 
 
-def _d3rlpy(folder: Path, name: str) -> tuple[Any, Epoch]:
-    import torch as th
-    from d3rlpy import dataset
-
-    with (folder / name / "episodes.h5").open("rb") as file:
-        buffer = dataset.ReplayBuffer.load(
-            file, dataset.InfiniteBuffer(), transition_picker=dataset.FrameStackTransitionPicker(N_STACK)
-        )
-
-    def epoch() -> Iterator[Batch]:
-        n = buffer.transition_count
-        for first in range(0, n, BATCH_SIZE):
-            batch = buffer.sample_transition_batch(min(BATCH_SIZE, n - first))
-            yield th.as_tensor(batch.observations), th.as_tensor(batch.next_observations), batch.rewards[:, 0]
-
-    return buffer, epoch
-
-
 def _dopamine(folder: Path, name: str) -> tuple[Any, None]:
     arrays = []
     for path in (folder / name).glob("*.gz"):
@@ -335,10 +293,8 @@ def _import(name: str, folder: Path, n_frames: int) -> Measurement:
         begin = time.perf_counter()
         if name == "minari":
             buffer = datasets.import_minari("stacks/all-v0", **options)
-        elif name == "dopamine":
-            buffer = datasets.import_dopamine(folder / name, **options)
         else:
-            buffer = datasets.import_d3rlpy(folder / name / "episodes.h5", **options)
+            buffer = datasets.import_dopamine(folder / name, **options)
         buffer.close()  # type: ignore[attr-defined]
         return {
             "seconds": time.perf_counter() - begin,
@@ -397,35 +353,22 @@ def main() -> None:
     """Run from the command line."""
     serve(measure)
     flags = parser(__doc__, rounds=1)
-    flags.set_defaults(peers=D3RLPY)
     flags.add_argument("--source", default="MsPacman", help="a game, e.g. MsPacman or Pong:trained1000")
     flags.add_argument("--frames", type=int, default=N_FRAMES, help="number of transitions (default: %(default)s)")
     arguments = flags.parse_args()
     if arguments.smoke:
         arguments.rounds, arguments.frames = 1, SMOKE_FRAMES
     record(arguments.source, 1, arguments.frames)
-    with_d3rlpy = arguments.peers.exists()
-    if not with_d3rlpy:
-        CONSOLE.print(f"skipping d3rlpy: {arguments.peers} does not exist (make d3rlpy)")
     with tempfile.TemporaryDirectory() as folder:
         jobs = [
             Job(task, name, {"task": task, "folder": folder, "source": arguments.source, "n_frames": arguments.frames})
             for task, names in (("write", FORMATS), ("read", READERS), ("import", IMPORTS))
             for name in names
-            if with_d3rlpy or not _needs_d3rlpy(task, name)
         ]
-        results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers, of_peers=_job_needs_d3rlpy)
+        results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
     options = {"source": arguments.source, "frames": arguments.frames, "rounds": arguments.rounds}
     save(arguments.out, "formats", options, results, arguments.peers)
     print(tables(results))
-
-
-def _needs_d3rlpy(task: str, name: str) -> bool:
-    return (task == "write" and name == "d3rlpy") or (task == "read" and name.startswith("d3rlpy"))
-
-
-def _job_needs_d3rlpy(job: Job) -> bool:
-    return _needs_d3rlpy(job.label, job.name)
 
 
 if __name__ == "__main__":

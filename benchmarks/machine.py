@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = [
     *("stable_baselines3", "torch", "numpy", "numba", "zstandard", "isal", "lz4", "sb3-compressed"),
     *("sb3-extra-buffers", "zstd", "torchrl", "tensordict", "cpprb", "lmdb", "ray"),
-    *("minari", "d3rlpy", "h5py"),
+    *("minari", "h5py"),
 ]
 PRINT_VERSIONS = """
 import json, sys

@@ -99,25 +99,20 @@ def run_interleaved(
     rounds: int,
     peers: Path,
     packages: Mapping[str, Path] | None = None,
-    of_peers: Callable[[Job], bool] = lambda job: is_peer(job.name),
 ) -> dict[str, dict[str, Measurement]]:
     """Run every job once per round with the script of ``measure`` and return ``{label: {name: medians}}``.
 
     :param packages: other versions of this package, for jobs that name them: a folder that contains the package, or
         the Python interpreter of an environment in which it is installed
-    :param of_peers: whether a job needs the environment of the peers
     """
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    command, env = _command(measure, peers, packages, of_peers), _environ()
+    command, env = _command(measure, peers, packages), _environ()
     with Progress(*columns, console=CONSOLE) as progress:
         return interleaved.run_interleaved(command, jobs, rounds, progress, env)
 
 
 def _command(
-    measure: Callable[..., Measurement],
-    peers: Path,
-    packages: Mapping[str, Path] | None,
-    of_peers: Callable[[Job], bool],
+    measure: Callable[..., Measurement], peers: Path, packages: Mapping[str, Path] | None
 ) -> Callable[[Job], list[str]]:
     """Return the function that returns the command of a job, see :func:`run_interleaved`."""
     script = inspect.getfile(measure)
@@ -125,7 +120,7 @@ def _command(
     def command(job: Job) -> list[str]:
         package = (packages or {}).get(package_name(job.name))
         if package is None:
-            return [str(peers) if of_peers(job) else sys.executable, script, "--one"]
+            return [str(peers) if is_peer(job.name) else sys.executable, script, "--one"]
         python, folder = (sys.executable, str(package)) if package.is_dir() else (str(package), "")
         return [python, str(ROOT / "benchmarks" / "other_package.py"), folder, script, "--one"]
 

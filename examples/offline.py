@@ -5,7 +5,6 @@ catch it. Random play catches few balls; from this data alone, DQN learns to cat
 each transition once, in random order, and reads it from the folder, so the data may be larger than the memory.
 
 python examples/offline.py
-python examples/offline.py --d3rlpy           # a file of d3rlpy instead of a Minari dataset
 python examples/offline.py --folder datasets  # keep the data set and the folder
 """
 
@@ -31,11 +30,11 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import polyak_update
 
 from sb3_compressed import CompressedReplayBuffer
-from sb3_compressed.datasets import export_d3rlpy, export_minari, import_d3rlpy, import_minari
+from sb3_compressed.datasets import export_minari, import_minari
 from sb3_compressed.evaluation import evaluate
 from sb3_compressed.warmup import warm_up
 
-DATASET, FILE = "catch/random-v0", "catch.h5"
+DATASET = "catch/random-v0"
 TARGET_INTERVAL = 100  # gradient steps between two updates of the target network
 BATCH_SIZE = 64
 
@@ -77,7 +76,6 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of the training.")] = 20,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes per evaluation.")] = 100,
     folder: Annotated[Path | None, typer.Option(help="Folder for all files; temporary by default.")] = None,
-    d3rlpy: Annotated[bool, typer.Option("--d3rlpy", help="Write a file of d3rlpy, not a Minari dataset.")] = False,
     method: Method = "auto",
     n_envs: NEnvs = 4,
     seed: Seed = 0,
@@ -87,11 +85,15 @@ def main(
     with tempfile.TemporaryDirectory() as temporary:
         root = new_folder(folder) if folder else Path(temporary)
         os.environ["MINARI_DATASETS_PATH"] = str(root)
-        record(experience, n_envs, seed, root / FILE if d3rlpy else None)
+        record(experience, n_envs, seed)
         # From here on, only the data set is used.
-        options: dict[str, Any] = {"compression_method": method, "device": "cpu", "sampler": "without-replacement"}
-        options["storage"] = root / "buffer"
-        buffer: Any = import_d3rlpy(root / FILE, **options) if d3rlpy else import_minari(DATASET, **options)
+        buffer: Any = import_minari(
+            DATASET,
+            compression_method=method,
+            device="cpu",
+            sampler="without-replacement",
+            storage=root / "buffer",
+        )
         Console().print(memory_table(buffer))
         env = make_vec_env(Catch, 1, seed)
         model = DQN("MlpPolicy", env, buffer_size=1, learning_rate=1e-3, gamma=0.95, device="cpu", seed=seed)
@@ -109,15 +111,12 @@ def new_folder(folder: Path) -> Path:
     return folder.resolve()
 
 
-def record(n_steps: int, n_envs: int, seed: int, file: Path | None) -> None:
-    """Write random play to a Minari dataset or a file of d3rlpy."""
+def record(n_steps: int, n_envs: int, seed: int) -> None:
+    """Write random play to a Minari dataset."""
     env = make_vec_env(Catch, n_envs, seed)
     env.action_space.seed(seed)
     buffer = CompressedReplayBuffer(n_steps, env.observation_space, env.action_space, "cpu", n_envs=n_envs)
     warm_up(buffer, env, n_steps)
-    if file is not None:
-        print(f"{file}: {export_d3rlpy(buffer, file, gzip_level=1):,} episodes, {n_steps:,} steps.")
-        return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="minari")  # metadata recommended for published datasets
         dataset = export_minari(buffer, DATASET, algorithm_name="random", author="examples/offline.py")

@@ -28,7 +28,6 @@ __all__ = [
     "print_result",
     "progress_bar",
     "python_code",
-    "refuse_options",
 ]
 
 #: Width of the names in :func:`named_lines`.
@@ -95,17 +94,6 @@ def progress_bar() -> Progress:
 def is_terminal() -> bool:
     """Return whether the standard error is a terminal."""
     return Console(stderr=True).is_terminal
-
-
-def refuse_options(options: Mapping[str, Any], reason: str) -> None:
-    """Raise if options were passed that do not apply.
-
-    :param options: their values by name, ``None`` for those that were not passed
-    :raises typer.BadParameter: with the first of them and the reason
-    """
-    for name, value in options.items():
-        if value is not None:
-            raise typer.BadParameter(f"{name} {reason}")
 
 
 def _finite(value: Any) -> Any:

@@ -6,8 +6,6 @@ from sb3_compressed.common.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from sb3_compressed.datasets.contact_sheet import write_contact_sheet
-    from sb3_compressed.datasets.d3rlpy import import_d3rlpy
-    from sb3_compressed.datasets.d3rlpy_export import export_d3rlpy, to_d3rlpy
     from sb3_compressed.datasets.dopamine import import_dopamine
     from sb3_compressed.datasets.dopamine_export import export_dopamine
     from sb3_compressed.datasets.minari import export_minari, import_minari
@@ -16,13 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Trajectory",
-    "export_d3rlpy",
     "export_dopamine",
     "export_minari",
-    "import_d3rlpy",
     "import_dopamine",
     "import_minari",
-    "to_d3rlpy",
     "trajectories",
     "write_contact_sheet",
     "write_video",
@@ -31,5 +26,5 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     __all__,
-    ("trajectory", "minari", "d3rlpy", "d3rlpy_export", "dopamine", "dopamine_export", "contact_sheet", "video"),
+    ("trajectory", "minari", "dopamine", "dopamine_export", "contact_sheet", "video"),
 )

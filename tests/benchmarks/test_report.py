@@ -136,7 +136,7 @@ def test_tables_of_formats_are_written_into_their_page(tmp_path: Path, monkeypat
     page.write_text(f"before\n{report.BEGIN}\nprevious\n{report.END}\nafter\n")
     of_epoch = {"epoch": 9.0, "share": 0.63, "episodes": 120.0}
     results = {
-        "write": {"ours": {"seconds": 2.5, "nbytes": 20e6, "frames": 1000}, "d3rlpy": {"error": "missing"}},
+        "write": {"ours": {"seconds": 2.5, "nbytes": 20e6, "frames": 1000}, "minari": {"error": "missing"}},
         "read": {
             "ours folder": {"load": 0.5, "loaded": 1e6, "peak": 2e6, **of_epoch},
             "dopamine": {"load": 3.0, "loaded": 7e6, "peak": 8e6},
@@ -156,7 +156,7 @@ def test_tables_of_formats_are_written_into_their_page(tmp_path: Path, monkeypat
         "| Dopamine | 2.0 s | 500 | 30 MB |",
     ):
         assert line in text
-    assert "**Wrong**: write, d3rlpy: missing" in (tmp_path / "pages" / "formats.md").read_text()
+    assert "**Wrong**: write, minari: missing" in (tmp_path / "pages" / "formats.md").read_text()
 
 
 def test_failed_and_wrong_buffers_are_marked() -> None:

@@ -1,4 +1,4 @@
-"""``sb3-compressed import`` reads Dopamine's checkpoints and files of d3rlpy into a folder."""
+"""``sb3-compressed import`` reads Dopamine's checkpoints into a folder."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
-from commands import error_of, run, usage_error_of
-from d3rlpy_episodes import N_ACTIONS, new_episodes, transitions, write_file
+from commands import error_of, run
 from dopamine_ring import Ring
 
 from sb3_compressed import load_checkpoint
@@ -70,46 +68,3 @@ def test_the_folder_has_its_name_only_when_all_was_imported(tmp_path: Path) -> N
     assert {path.name for path in tmp_path.iterdir()} == {"files", "buffer"}
     message = error_of("import", tmp_path / "files", tmp_path / "buffer")
     assert message == f"{tmp_path / 'buffer'} exists already; pass a new folder"
-
-
-def test_imported_folder_contains_the_transitions_of_a_file_of_d3rlpy(tmp_path: Path) -> None:
-    episodes = new_episodes("frames")
-    path, expected = write_file(tmp_path / "new.h5", episodes), transitions(episodes, 4)
-    done = run("import", path, tmp_path / "buffer", "--frame-stack", 4, "--json")
-    assert (done.returncode, done.stderr) == (0, ""), "no progress bar, no warnings"
-    result = json.loads(done.stdout)
-    assert (result["steps"], result["n_actions"], result["observation_shape"]) == (len(expected), N_ACTIONS, [8, 5, 4])
-    buffer = load_checkpoint(tmp_path / "buffer", device="cpu")
-    np.testing.assert_array_equal(buffer.observations[: len(expected)][:, 0], [step[0] for step in expected])
-    assert run("verify", tmp_path / "buffer").returncode == 0
-
-
-def test_options_name_the_parts_of_tuples_and_scale_actions(tmp_path: Path) -> None:
-    episodes = new_episodes("tuples", is_discrete=False)
-    path = write_file(tmp_path / "new.h5", episodes)
-    options = ["--key", "screen", "--key", "body", "--action-range", -2, 2, "--scale-actions", "--steps", 20, "--json"]
-    done = run("import", path, tmp_path / "buffer", *options)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert (result["steps"], result["n_actions"]) == (20, None)
-    assert result["observation_shape"] == {"screen": [2, 5, 4], "body": [3]}
-    buffer = load_checkpoint(tmp_path / "buffer", device="cpu")
-    actions = [step[2] for step in transitions(episodes)[:20]]
-    np.testing.assert_allclose(buffer.actions[:20, 0], np.array(actions) / 2, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("is_file", "options", "message"),
-    [
-        (True, ["--checkpoint", "1"], "--checkpoint is not for files of d3rlpy"),
-        (True, ["--padding", "3"], "--padding is not for files of d3rlpy"),
-        (False, ["--key", "a"], "--key is not for files of Dopamine"),
-        (False, ["--scale-actions"], "--scale-actions is not for files of Dopamine"),
-    ],
-)
-def test_options_of_the_other_library_are_an_error(
-    is_file: bool, options: list[str], message: str, tmp_path: Path
-) -> None:
-    path = write_file(tmp_path / "new.h5", new_episodes("frames")) if is_file else tmp_path
-    assert message in usage_error_of("import", path, tmp_path / "buffer", *options)
-    assert not (tmp_path / "buffer").exists()

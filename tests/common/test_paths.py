@@ -16,9 +16,7 @@ from sb3_compressed import CompressedReplayBuffer, MixedReplayBuffer, load_check
 from sb3_compressed.callbacks import BufferCheckpointCallback, latest_checkpoint
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.datasets import (
-    export_d3rlpy,
     export_dopamine,
-    import_d3rlpy,
     import_dopamine,
     trajectories,
     write_contact_sheet,
@@ -86,27 +84,26 @@ def test_data_sets(home: Path) -> None:
     (home / "dopamine").mkdir()
     buffer = filled()
     export_dopamine(buffer, "~/dopamine", progress_bar=False)
-    assert import_dopamine("~/dopamine", progress_bar=False, device="cpu", n_actions=2).size() > 20
-    export_d3rlpy(buffer, "~/set.h5", progress_bar=False)
-    assert import_d3rlpy("~/set.h5", progress_bar=False, device="cpu", storage="~/imported").size() == 40
+    imported = import_dopamine("~/dopamine", progress_bar=False, device="cpu", n_actions=2, storage="~/imported")
+    assert imported.size() > 20
     episode = next(trajectories(buffer))
     write_contact_sheet(episode, "~/sheet.png")
     write_video(episode, "~/episode.gif")
-    assert {"dopamine", "set.h5", "imported", "sheet.png", "episode.gif"} == {path.name for path in home.iterdir()}
+    assert {"dopamine", "imported", "sheet.png", "episode.gif"} == {path.name for path in home.iterdir()}
 
 
 def test_commands(home: Path) -> None:
     save_checkpoint(filled(), "~/saved")
+    export_dopamine(filled(), "~/dopamine", progress_bar=False)
     for command in (
         ["inspect", "~/saved"],
         ["verify", "~/saved"],
         ["play", "~/saved", "--sheet", "~/sheet.png", "--out=~/episode.gif"],
-        ["export", "~/saved", "--d3rlpy=~/set.h5"],
-        ["import", "~/set.h5", "~/imported"],
+        ["import", "~/dopamine", "~/imported"],
     ):
         done = run(*command)
         assert done.returncode == 0, done.stderr
-    assert {path.name for path in home.iterdir()} == {"saved", "sheet.png", "episode.gif", "set.h5", "imported"}
+    assert {path.name for path in home.iterdir()} == {"saved", "sheet.png", "episode.gif", "dopamine", "imported"}
 
 
 def test_other_paths_are_unchanged() -> None:

@@ -12,10 +12,9 @@ import pytest
 from memory import with_one_episode
 
 from sb3_compressed.datasets import (
-    export_d3rlpy,
     export_dopamine,
     export_minari,
-    import_d3rlpy,
+    import_dopamine,
     trajectories,
     write_video,
 )
@@ -24,12 +23,11 @@ N_STEPS = 4096  # 116 MB of observations
 
 
 def imported(buffer: Any, folder: Path) -> None:
-    import_d3rlpy(folder / "episodes.h5", progress_bar=False, device="cpu", storage=folder / "buffer").close()  # type: ignore[attr-defined]
+    import_dopamine(folder / "exported", progress_bar=False, device="cpu", storage=folder / "buffer").close()  # type: ignore[attr-defined]
 
 
 CONVERSIONS: dict[str, Callable[[Any, Path], object]] = {
-    "d3rlpy": lambda buffer, folder: export_d3rlpy(buffer, folder / "new.h5", progress_bar=False, gzip_level=1),
-    "from d3rlpy": imported,
+    "from Dopamine": imported,
     "Dopamine": lambda buffer, folder: export_dopamine(buffer, folder / "files", progress_bar=False),
     "Minari": lambda buffer, folder: export_minari(buffer, f"test/{folder.name}-v0", progress_bar=False),
     "video": lambda buffer, folder: write_video(trajectories(buffer), folder / "episode.gif", scale=2),
@@ -41,7 +39,7 @@ def prepared(convert: Callable[[Any, Path], object], folder: Path, n_steps: int)
     folder.mkdir()
     buffer = with_one_episode(n_steps)
     if convert is imported:
-        export_d3rlpy(buffer, folder / "episodes.h5", progress_bar=False)
+        export_dopamine(buffer, folder / "exported", progress_bar=False)
     return partial(convert, buffer, folder)
 
 

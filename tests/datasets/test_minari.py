@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +52,65 @@ def test_minari_reads_what_was_exported_and_an_import_restores_it(
     assert type(imported) is type(buffer)
     for ours, theirs in zip(trajectories(imported), stored, strict=True):
         assert_same_episode(ours, theirs)
+
+
+def d3rlpy_transitions(episode: SimpleNamespace) -> Iterator[tuple[Any, ...]]:
+    """Yield the transitions of an ``Episode`` of d3rlpy, as ``BasicTransitionPicker`` of d3rlpy 2.8.1 returns them.
+
+    Source: https://github.com/takuseno/d3rlpy, ``d3rlpy/dataset/transition_pickers.py``, and ``transition_count`` in
+    ``d3rlpy/dataset/components.py``.
+    """
+    n_rows = len(episode.actions)
+    for row in range(n_rows if episode.terminated else n_rows - 1):
+        is_terminal = episode.terminated and row == n_rows - 1
+        observation = episode.observations[row]
+        next_observation = np.zeros_like(observation) if is_terminal else episode.observations[row + 1]
+        yield observation, episode.actions[row], episode.rewards[row], next_observation, is_terminal
+
+
+@pytest.mark.parametrize(
+    ("stream", "is_discrete"), [("atari", True), ("cart", True), ("pendulum", False)], indirect=["stream"]
+)
+def test_the_recipe_of_the_faq_gives_d3rlpy_all_transitions(
+    stream: Stream, is_discrete: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = filled(stream, 120, 90)
+    export_minari(buffer, "pong/mine-v0", progress_bar=False)
+    faq = (Path(__file__).parents[2] / "docs" / "faq.md").read_text(encoding="utf-8")
+    [recipe] = re.findall(r"^```\n(import d3rlpy\n.*?)^```", faq, re.DOTALL | re.MULTILINE)
+    if not is_discrete:  # as its comments say
+        recipe = recipe.replace("ActionSpace.DISCRETE", "ActionSpace.CONTINUOUS")
+        recipe = recipe.replace("action_space.n)", "action_space.shape[0])")
+    d3rlpy = SimpleNamespace(  # the names that the recipe uses
+        ActionSpace=SimpleNamespace(DISCRETE="discrete", CONTINUOUS="continuous"),
+        dataset=SimpleNamespace(
+            Episode=lambda observations, actions, rewards, terminated: SimpleNamespace(
+                observations=observations, actions=actions, rewards=rewards, terminated=terminated
+            ),
+            InfiniteBuffer=lambda: None,
+            ReplayBuffer=lambda storage, **arguments: SimpleNamespace(**arguments),
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "d3rlpy", d3rlpy)
+    namespace: dict[str, Any] = {}
+    exec(recipe, namespace)
+    theirs, ours = namespace["buffer"], [*trajectories(buffer)]
+    expected = ("discrete", stream[1].n) if is_discrete else ("continuous", 1)  # type: ignore[attr-defined]
+    assert (theirs.action_space, theirs.action_size) == expected
+    assert len({episode.terminated for episode in theirs.episodes}) == 2 or not is_discrete
+    for episode, trajectory in zip(theirs.episodes, ours, strict=True):
+        assert episode.observations.dtype == stream[0].dtype
+        assert episode.actions.dtype == stream[1].dtype
+        assert episode.rewards.dtype == np.float32
+        found = [*d3rlpy_transitions(episode)]
+        assert len(found) == len(trajectory)
+        for step, (observation, action, reward, next_observation, is_terminal) in enumerate(found):
+            np.testing.assert_array_equal(observation, trajectory.observations[step])
+            np.testing.assert_array_equal(action, trajectory.actions[step].reshape(-1))
+            assert reward.tolist() == [trajectory.rewards[step]]
+            assert is_terminal == trajectory.terminations[step]
+            if not is_terminal:  # algorithms do not use it
+                np.testing.assert_array_equal(next_observation, trajectory.observations[step + 1])
 
 
 def test_nothing_is_left_of_an_export_that_fails(stream: Stream, tmp_path: Path) -> None:

@@ -35,10 +35,7 @@ SHORT: dict[str, list[str]] = {
     ],
     "resume_dqn.py": [],  # see test_a_killed_training_is_resumed
     "million.py": ["--size 600 --n-envs 2"],
-    "offline.py": [
-        "--experience 400 --epochs 20 --episodes 4 --folder {folder} --d3rlpy",
-        "--experience 400 --epochs 20 --episodes 4 --folder {folder}",
-    ],
+    "offline.py": ["--experience 400 --epochs 20 --episodes 4 --folder {folder}"],
     "plain_loop.py": [],  # see test_a_loop_without_sb3_ends_with_the_weights_of_its_buffer
     "sequences.py": ["--steps 400 --updates 3 --length 6 --burn-in 3 --n-units 8 --batch-size 4 --n-envs 2"],
     "prioritized_dqn.py": ["--steps 400 --n-envs 2 --buffer-size 300", "--steps 250 --n-envs 1 --uniform"],
@@ -83,7 +80,7 @@ def assert_summary(result: subprocess.CompletedProcess[str], summary: str = r"Ep
 @pytest.mark.slow
 @pytest.mark.parametrize(("script", "options"), RUNS)
 def test_an_example_runs_and_prints_its_summary(script: str, options: str, tmp_path: Path) -> None:
-    if script == "offline.py" and "--d3rlpy" not in options:
+    if script == "offline.py":
         pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
     assert script in SHORT, f"add arguments for a short run of {script} to SHORT in {Path(__file__).name}"
     folder = os.path.relpath(tmp_path / "new" / "data")
@@ -94,7 +91,7 @@ def test_an_example_runs_and_prints_its_summary(script: str, options: str, tmp_p
 @pytest.mark.slow
 def test_the_offline_example_needs_a_new_folder(tmp_path: Path) -> None:
     (tmp_path / "other.txt").touch()
-    result = run("offline.py", f"--experience 400 --epochs 1 --episodes 4 --d3rlpy --folder {tmp_path}")
+    result = run("offline.py", f"--experience 400 --epochs 1 --episodes 4 --folder {tmp_path}")
     assert result.returncode == 2
     assert "is not empty; pass a new folder" in words(result.stderr)
 
