@@ -8,7 +8,6 @@ compressed buffer a GIF of its frames.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from enum import Enum
 from pathlib import Path
@@ -32,6 +31,7 @@ SHARE_BEFORE_UPDATES = 0.2
 N_MEASUREMENTS = 30
 #: The length of the GIF, ten seconds.
 N_FRAMES = 150
+GIF_SIZE = 252, 252
 
 
 class Buffer(str, Enum):
@@ -108,13 +108,18 @@ def weights_of(model: DQN) -> dict[str, NDArray[Any]]:
 
 def write_gif(model: DQN, path: Path) -> None:
     """Write the end of the best episode in the buffer of the model."""
-    from sb3_compressed.datasets import trajectories, write_video
+    from PIL import Image
+
+    from sb3_compressed.datasets import trajectories
     from sb3_compressed.datasets.episode_statistics import best_episode
 
     episodes = [*trajectories(model.replay_buffer)]  # type: ignore[arg-type]
     best = best_episode(episodes)
     assert best is not None, "there are transitions"
-    write_video(dataclasses.replace(episodes[best], rows=episodes[best].rows[-N_FRAMES:]), path)
+    episode = episodes[best]
+    part = episode.part(max(len(episode) - N_FRAMES, 0), len(episode))
+    images = [Image.fromarray(stack[-1]).resize(GIF_SIZE, Image.Resampling.NEAREST) for stack in part.observations]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=66, loop=0)
 
 
 def report(**values: Any) -> None:

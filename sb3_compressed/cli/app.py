@@ -52,6 +52,6 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError, ImportError) as error:  # user errors; anything else is a bug and gets its traceback
         note(f"Error: {error}")
         sys.exit(1)
-    except MemoryError as error:  # such as a contact sheet of 10**12 pixels
+    except MemoryError as error:  # such as a GIF of 10**9 frames
         note(f"Error: not enough memory: {error}")
         sys.exit(1)

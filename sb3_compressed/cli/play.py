@@ -1,103 +1,82 @@
-"""``sb3-compressed play``: show a stored episode as a video or a contact sheet."""
+"""``sb3-compressed play``: write a stored episode as a GIF."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-from sb3_compressed.cli.output import Json, print_result, progress_bar
+from sb3_compressed.cli.output import Json, print_result
 from sb3_compressed.cli.sources import SourcePath, Unpickle, expand_user, find_source, open_source
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.buffers import ReplayBuffer
-
-    from sb3_compressed.datasets import Trajectory
+from sb3_compressed.common.extras import import_extra
 
 __all__ = ["play"]
 
+#: Least length of the shorter side of a frame, in pixels: smaller ones are enlarged.
+MIN_SIZE = 240
 
 Episode = Annotated[
     int | None,
     typer.Option(help="Number of the episode, from 0.", show_default="complete episode with the highest return"),
 ]
-Video = Annotated[
-    Path | None,
-    typer.Option(
-        help="Video to write, .mp4 or .gif.",
-        show_default="episode-NUMBER.mp4 unless --sheet is given",
-        callback=expand_user,
-    ),
+Out = Annotated[
+    Path | None, typer.Option(help="File to write.", show_default="episode-NUMBER.gif", callback=expand_user)
 ]
-Sheet = Annotated[
-    Path | None,
-    typer.Option(help="Contact sheet to write: evenly spaced frames in a .png.", callback=expand_user),
-]
-Scale = Annotated[
-    int | None, typer.Option(min=1, help="Enlarge frames by this factor.", show_default="large enough to see")
-]
-Channels = Annotated[int | None, typer.Option(help="1 for grayscale, 3 for color images.", show_default="detected")]
 
 
 def play(
     path: SourcePath,
     episode: Episode = None,
-    out: Video = None,
-    sheet: Sheet = None,
-    pictures: Annotated[int, typer.Option(min=1, help="Number of frames on the contact sheet.")] = 20,
-    fps: Annotated[float, typer.Option(help="Frames per second of the video.")] = 15,
-    scale: Scale = None,
-    key: Annotated[str | None, typer.Option(help="Key of Dict observations to show, if several are images.")] = None,
-    channels: Channels = None,
+    out: Out = None,
+    frames: Annotated[int, typer.Option(min=1, help="Largest number of frames, the last ones of the episode.")] = 1000,
+    fps: Annotated[float, typer.Option(min=1, max=50, help="Frames per second.")] = 15,
     unpickle: Unpickle = False,
     as_json: Json = False,
 ) -> None:
-    """Show a stored episode as a video, a contact sheet, or both. Requires the extra "video"."""
-    from sb3_compressed.datasets import write_contact_sheet, write_video
-
-    source = find_source(path)
-    options: dict[str, Any] = {"scale": scale, "key": key, "channels": channels}
-    with open_source(source, unpickle=unpickle) as buffer:
-        number, n_episodes, chosen = _choose(source.path, buffer, episode)
-        result: dict[str, Any] = {
-            "path": source.path,
-            "episode": number,
-            "env": chosen.env,
-            "steps": len(chosen),
-            "return": chosen.total_reward,
-            "has_begin": chosen.has_begin,
-            "has_end": chosen.has_end,
-        }
-        lines = [f"episode {number} of {n_episodes}: {len(chosen):,} steps, return {chosen.total_reward:g}"]
-        if out is None and sheet is None:
-            out = Path(f"episode-{number}.mp4")
-        if sheet is not None:  # first, since a video can take minutes
-            steps = write_contact_sheet(chosen, sheet, n_images=pictures, **options)
-            result |= {"sheet": sheet, "steps_shown": steps}
-            lines.append(f"{sheet}: {len(steps)} frames")
-        if out is not None:
-            with progress_bar() as bar:
-                task = bar.add_task("writing frames", total=len(chosen) + 1)
-                n_frames = write_video(chosen, out, fps=fps, progress=lambda n: bar.advance(task, n), **options)
-            result |= {"video": out, "frames": n_frames, "fps": fps}
-            lines.append(f"{out}: {n_frames:,} frames")
-    print_result(result, *lines, as_json=as_json)
-
-
-def _choose(path: Path, buffer: ReplayBuffer, number: int | None) -> tuple[int, int, Trajectory]:
-    """Return an episode with its number, by default the best one, and the number of episodes.
-
-    :raises ValueError: if there is no such episode
-    """
+    """Write the images of a stored episode as a GIF. Requires the extra "video"."""
     from sb3_compressed.datasets import trajectories
     from sb3_compressed.datasets.episode_statistics import best_episode
 
-    episodes = [*trajectories(buffer)]
-    if number is None:
-        number = best_episode(episodes)
-    if number is None:
-        raise ValueError(f"{path} contains no transitions yet")
-    if not 0 <= number < len(episodes):
-        raise ValueError(f"{path} contains episodes 0 to {len(episodes) - 1}, got {number}")
-    return number, len(episodes), episodes[number]
+    pillow = import_extra("PIL.Image", "video", "GIFs")
+    source = find_source(path)
+    with open_source(source, unpickle=unpickle) as buffer:
+        episodes = [*trajectories(buffer)]
+        number = best_episode(episodes) if episode is None else episode
+        if number is None:
+            raise ValueError(f"{source.path} contains no transitions yet")
+        if not 0 <= number < len(episodes):
+            raise ValueError(f"{source.path} contains episodes 0 to {len(episodes) - 1}, got {number}")
+        chosen = episodes[number]
+        part = chosen.part(max(len(chosen) - frames, 0), len(chosen))
+        images = _newest_images(part.observations, buffer.observations)[-frames:]
+        result: dict[str, Any] = {"path": source.path, "episode": number, "env": chosen.env, "steps": len(chosen)}
+        result |= {"return": chosen.total_reward, "has_begin": chosen.has_begin, "has_end": chosen.has_end}
+    out = out or Path(f"episode-{number}.gif")
+    scale = -(-MIN_SIZE // min(images.shape[1:3]))
+    enlarged = (pillow.fromarray(image.repeat(scale, axis=0).repeat(scale, axis=1)) for image in images)
+    next(enlarged).save(out, save_all=True, append_images=enlarged, duration=10 * round(100 / fps), loop=0)
+    print_result(
+        result | {"video": out, "frames": len(images), "fps": fps},
+        f"episode {number} of {len(episodes)}: {result['steps']:,} steps, return {result['return']:g}",
+        f"{out}: {len(images):,} frames",
+        as_json=as_json,
+    )
+
+
+def _newest_images(observations: Any, arrays: Any) -> Any:
+    """Return the newest image of each observation, ``(n, height, width)`` or ``(n, height, width, 3)``."""
+    for key in observations if isinstance(observations, dict) else [None]:
+        images, array = (observations, arrays) if key is None else (observations[key], arrays[key])
+        if images.dtype != np.uint8 or images.ndim not in (3, 4):
+            continue
+        if images.ndim == 3:
+            return images
+        channels_last = images if images.shape[3] < images.shape[1] else np.moveaxis(images, 1, 3)
+        is_rgb = channels_last.shape[3] // getattr(array, "n_frames", 1) % 3 == 0
+        return channels_last[..., -3:] if is_rgb else channels_last[..., -1]
+    raise ValueError(
+        "observations are not images of uint8; to watch the episode, replay Trajectory.actions in an environment with "
+        "render_mode='rgb_array' that is wrapped in SB3's VecVideoRecorder"
+    )

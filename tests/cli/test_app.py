@@ -99,8 +99,7 @@ OPTIONAL = {
     "matplotlib": ("advise CartPole-v1 --plot out.png", "pip install '.[plot]'"),
     "ale_py": (f"advise {PONG}", "For ALE games: pip install '.[atari]'"),
     "cv2": ("advise CartPole-v1 --wrapper atari", "need cv2, which is not installed: pip install"),
-    "imageio_ffmpeg": ("play BUFFER --out episode.gif", "pip install '.[video]'"),
-    "PIL": ("play BUFFER --sheet sheet.png", "pip install '.[video]'"),
+    "PIL": ("play BUFFER --out episode.gif", "pip install '.[video]'"),
     "minari": ("export BUFFER --minari test/missing-v0", "pip install '.[minari]'"),
 }
 

@@ -15,8 +15,6 @@ from sb3_compressed.datasets import (
     export_dopamine,
     export_minari,
     import_dopamine,
-    trajectories,
-    write_video,
 )
 
 N_STEPS = 4096  # 116 MB of observations
@@ -30,7 +28,6 @@ CONVERSIONS: dict[str, Callable[[Any, Path], object]] = {
     "from Dopamine": imported,
     "Dopamine": lambda buffer, folder: export_dopamine(buffer, folder / "files", progress_bar=False),
     "Minari": lambda buffer, folder: export_minari(buffer, f"test/{folder.name}-v0", progress_bar=False),
-    "video": lambda buffer, folder: write_video(trajectories(buffer), folder / "episode.gif", scale=2),
 }
 
 
