@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -44,14 +44,6 @@ def record_episodes(
     ``evaluate_policy``, each environment contributes the same number of episodes, give or take one, so that short
     episodes are not overrepresented.
 
-    >>> from stable_baselines3 import PPO
-    >>> from sb3_compressed.datasets import trajectories
-    >>> from sb3_compressed.recording import record_episodes
-    >>> model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0)
-    >>> recording = record_episodes(model, model.get_env(), n_episodes=3)
-    >>> [episode.has_end for episode in trajectories(recording.buffer)]
-    [True, True, True]
-
     :param model: an object with ``predict``: a model of SB3 or sb3-contrib, or a policy
     :param env: one or more environments, which are reset first. Episodes end with ``done``: with SB3's
         ``AtariWrapper``, when a life is lost
@@ -88,42 +80,30 @@ def record_episodes(
         for _ in range(env.num_envs)
     ]
     remaining = [(n_episodes + index) // env.num_envs for index in range(env.num_envs)]
-    steps = _steps(model, env, obs, frames, features, deterministic=deterministic)
+    states, dones = None, np.ones(env.num_envs, np.bool_)
     with shown_progress(n_episodes, "recording episodes", is_shown=progress_bar) as advance:
         while any(remaining):
-            *step, done, infos, values = next(steps)
+            actions, states = model.predict(obs, state=states, episode_start=dones, deterministic=deterministic)
+            values = None if features is None else features(obs)
+            obs, rewards, dones, infos = env.step(actions)
+            new_frames = _rendered(env) if render else obs
             for index in np.flatnonzero(remaining).tolist():
-                obs, action, new_obs, reward = (_of_env(each, index) for each in step)
-                value = _of_env(values, index)
-                current[index].record(obs, action, new_obs, reward, done[index], infos[index], features=value)
-                if done[index]:
+                info = {**infos[index], "terminal_observation": frames[index]} if render else infos[index]
+                before, action, after, value = (_of_env(each, index) for each in (frames, actions, new_frames, values))
+                current[index].record(before, action, after, rewards[index], dones[index], info, features=value)
+                if dones[index]:
                     for episode in trajectories(current[index].buffer):
                         recording.add_episode(episode)
                     current[index].buffer.reset()
                     remaining[index] -= 1
                     advance(1)
+            frames = new_frames
     return recording
 
 
-def _steps(
-    model: PolicyPredictor, env: VecEnv, obs: Any, frames: Any, features: Features | None, *, deterministic: bool
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the arguments of ``RecordBuffer.record`` for each step of the environments.
-
-    :param obs: observations after the reset
-    :param frames: what is recorded: the same, or rendered frames
-    """
-    is_rendered = frames is not obs
-    states, starts = None, np.ones(env.num_envs, np.bool_)
-    while True:
-        actions, states = model.predict(obs, state=states, episode_start=starts, deterministic=deterministic)
-        values = None if features is None else features(obs)
-        obs, rewards, starts, infos = env.step(actions)
-        new_frames: Any = _rendered(env) if is_rendered else obs
-        if is_rendered:
-            infos = [{**info, "terminal_observation": frame} for info, frame in zip(infos, frames, strict=True)]
-        yield frames, actions, new_frames, rewards, starts, infos, values
-        frames = new_frames
+def _of_env(values: Any, index: int) -> Any:
+    """Return the values of one environment, ``None`` for ``None``."""
+    return None if values is None else tree_map(lambda array: array[index], values)
 
 
 def _rendered(env: VecEnv) -> NDArray[Any]:
@@ -133,12 +113,5 @@ def _rendered(env: VecEnv) -> NDArray[Any]:
 
 def _space_of(values: Any) -> spaces.Space[Any]:
     """Return an unbounded space for values ``(n_envs, *shape)`` or a dict of such arrays."""
-    if isinstance(values, dict):
-        return spaces.Dict({key: _space_of(value) for key, value in values.items()})
-    array = np.asarray(values)
-    return unbounded_space(array.shape[1:], array.dtype)
-
-
-def _of_env(values: Any, index: int) -> Any:
-    """Return the values of one environment, ``None`` for ``None``."""
-    return None if values is None else tree_map(lambda array: array[index], values)
+    found = tree_map(lambda array: unbounded_space(array.shape[1:], array.dtype), values)
+    return spaces.Dict(found) if isinstance(found, dict) else found

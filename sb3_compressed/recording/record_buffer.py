@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 
+from sb3_compressed.arrays.cast import cast_values
 from sb3_compressed.buffers.arguments import storage_mode_of
+from sb3_compressed.buffers.buffer_from_store import open_to_load
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.buffers.resize import resize
 from sb3_compressed.buffers.validation import validate_infos, validate_per_env
-from sb3_compressed.common.paths import user_path
+from sb3_compressed.common.spaces import space_dtype
+from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.datasets.trajectory import Trajectory, add_steps
 from sb3_compressed.persistence.restoring import require_buffer
-from sb3_compressed.recording.named_spaces import (
-    Arrays,
-    NamedSpaces,
-    merge_arrays,
-    merge_spaces,
-    to_feature_space,
-    validate_batch,
-)
 from sb3_compressed.step import Step, with_last_observations
-from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.damaged_store import open_damaged
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -45,22 +39,6 @@ class RecordBuffer:
     :meth:`record` takes the output of ``VecEnv.step`` and adds it to a compressed replay buffer, :attr:`buffer`. Pass
     this to ``trajectories`` for the episodes, to ``export_minari`` for a dataset, or to ``save_checkpoint``.
 
-    >>> from stable_baselines3 import PPO
-    >>> from sb3_compressed.datasets import trajectories
-    >>> from sb3_compressed.recording import RecordBuffer
-    >>> model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0)
-    >>> env = model.get_env()
-    >>> recording = RecordBuffer(env.observation_space, env.action_space)
-    >>> obs, done = env.reset(), [False]
-    >>> while not done[0]:
-    ...     action, _ = model.predict(obs)
-    ...     new_obs, reward, done, infos = env.step(action)
-    ...     recording.record(obs, action, new_obs, reward, done, infos)
-    ...     obs = new_obs
-    >>> [episode] = trajectories(recording.buffer)
-    >>> len(episode.observations) - len(episode.actions)
-    1
-
     Features, such as latent vectors or values of a policy, belong to the observation that they were computed from. With
     features, the recorded observations are dicts with ``"observation"`` and ``"features"``; parts of Dict spaces keep
     their keys. The features of the next observation arrive with the next step, so :attr:`buffer` receives each step one
@@ -73,7 +51,8 @@ class RecordBuffer:
     :param n_envs: number of environments
     :param feature_space: space of the features, or their number if they are a float32 vector
     :param options: further arguments of :class:`~sb3_compressed.CompressedReplayBuffer`, such as
-        ``compression_method``, or ``storage=<folder>`` to record into a folder, with ``resume=True`` to append
+        ``compression_method``, or ``storage=<folder>`` to record into a folder, with ``storage_mode="resume"`` to
+        append
     :raises ValueError: if an argument is invalid
     """
 
@@ -96,23 +75,30 @@ class RecordBuffer:
             buffer_size, options = n_envs, {}
         if n_envs < 1 or (buffer_size is not None and buffer_size < n_envs):
             raise ValueError(f"n_envs must be positive, and buffer_size at least n_envs, got {buffer_size=}, {n_envs=}")
-        self.observation_space = observation_space
-        self.action_space = action_space
-        self.n_envs = n_envs
-        self.feature_space = to_feature_space(feature_space)
-        self._observations = NamedSpaces("observation", observation_space if self.keeps_observations else None)
-        self._features = NamedSpaces("features", self.feature_space)
+        if isinstance(feature_space, int | np.integer) and feature_space > 0:
+            feature_space = spaces.Box(-np.inf, np.inf, (int(feature_space),), np.float32)
+        if not isinstance(feature_space, spaces.Space | None):
+            raise ValueError(
+                f"feature_space must be a space or a positive number of float32 features, got {feature_space!r}"
+            )
+        self.observation_space, self.action_space, self.n_envs = observation_space, action_space, n_envs
+        self.feature_space: spaces.Space[Any] | None = feature_space
+        space: spaces.Space[Any] = observation_space
+        if not self.keeps_observations:
+            space = spaces.Box(0, 0, (0,), np.uint8) if feature_space is None else feature_space
+        elif feature_space is not None:
+            observations, features = _by_name("observation", observation_space), _by_name("features", feature_space)
+            if shared := sorted(observations.keys() & features.keys()):
+                raise ValueError(
+                    f"observations and features both have parts named {shared}; pass a Dict space with other names"
+                )
+            space = spaces.Dict({**observations, **features})
         self._grows = buffer_size is None
         if buffer_size is None:
-            mode = storage_mode_of(options.get("storage_mode", "create"), {**options})
-            is_resumed = mode in ("resume", "repair") and options.get("storage", "memory") != "memory"
-            buffer_size = INITIAL_STEPS * n_envs
-            if is_resumed:
-                buffer_size = _stored_buffer_size(options["storage"], is_damaged=mode == "repair")
-        space = merge_spaces(self._observations, self._features)
+            buffer_size = _stored_buffer_size(**options) or INITIAL_STEPS * n_envs
         cls = CompressedDictReplayBuffer if isinstance(space, spaces.Dict) else CompressedReplayBuffer
         self._buffer = cls(buffer_size, space, action_space, n_envs=n_envs, handle_timeout_termination=True, **options)
-        #: A step that is written when the features of the next observation are known.
+        #: A step that is written when the features of the next observation are known, with arrays by name.
         self._waiting: Step | None = None
 
     @property
@@ -126,8 +112,6 @@ class RecordBuffer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} transitions of {self.n_envs} environments)"
-
-    # -- recording -------------------------------------------------------------------------------------------
 
     def record(
         self,
@@ -157,14 +141,34 @@ class RecordBuffer:
         :raises ValueError: if an argument does not fit its space; the recording is unchanged
         :raises TypeError: if an argument is not numeric; the recording is unchanged
         """
-        step = self._validate(obs, action, new_obs, reward, done, infos, features)
+        n_envs, space = self.n_envs, self.observation_space if self.keeps_observations else None
+        infos_of_envs: Any = [infos] if n_envs == 1 and isinstance(infos, Mapping) else infos
+        validate_infos(infos_of_envs, n_envs)
+        if (features is None) != (self.feature_space is None):
+            given = "no features were passed" if features is None else "features were passed"
+            raise ValueError(f"{given}, but the feature_space of the recording is {self.feature_space}")
+        done = validate_per_env("done", done, n_envs, may_broadcast=False).astype(np.bool_)
+
+        def last_observation(value: Any) -> Any:
+            return tree_map(lambda array: array[0], _copy("terminal_observation", value, space, 1))
+
+        next_obs = _copy("new_obs", new_obs, space, n_envs)
+        step = Step(
+            _by_name("observation", _copy("obs", obs, space, n_envs))
+            | _by_name("features", _copy("features", features, self.feature_space, n_envs)),
+            _by_name("observation", with_last_observations(next_obs, done, infos_of_envs, last_observation)),
+            _copy("action", action, self.action_space, n_envs),
+            validate_per_env("reward", reward, n_envs).copy(),
+            done,
+            [{"TimeLimit.truncated": bool(info.get("TimeLimit.truncated", False))} for info in infos_of_envs],
+        )
         if self.feature_space is None:
-            self._write(step, {})
+            self._write(step)
             return
         if self._waiting is not None:
-            self._write(self._waiting, {name: step.obs[name] for name in self._features.spaces})
+            self._write(self._waiting, step.obs)
         self._waiting = step
-        if step.done.all():
+        if done.all():
             self.finish()
 
     def finish(self) -> None:
@@ -174,7 +178,7 @@ class RecordBuffer:
         the next step then starts another trajectory.
         """
         if self._waiting is not None:
-            self._write(self._waiting, {name: np.zeros_like(self._waiting.obs[name]) for name in self._features.spaces})
+            self._write(self._waiting)
             self._waiting = None
 
     def add_episode(self, episode: Trajectory) -> None:
@@ -206,42 +210,17 @@ class RecordBuffer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- writing to the buffer ---------------------------------------------------------------------------------------
-
-    def _validate(self, obs: Any, action: Any, new_obs: Any, reward: Any, done: Any, infos: Any, features: Any) -> Step:
-        """Return copies of the arguments in the shapes and dtypes of their spaces, or raise."""
-        n_envs = self.n_envs
-        if n_envs == 1 and isinstance(infos, Mapping):
-            infos = [infos]
-        validate_infos(infos, n_envs)
-        infos = [*infos]
-        if (features is None) != (self.feature_space is None):
-            given = "no features were passed" if features is None else "features were passed"
-            raise ValueError(f"{given}, but the feature_space of the recording is {self.feature_space}")
-        ends = validate_per_env("done", done, n_envs, may_broadcast=False).astype(np.bool_)
-        next_obs = self._observations.validate("new_obs", new_obs, n_envs)
-
-        def last_observation(value: Any) -> Arrays:
-            arrays = self._observations.validate("terminal_observation", value, 1)
-            return {name: values[0] for name, values in arrays.items()}
-
-        return Step(
-            self._observations.validate("obs", obs, n_envs) | self._features.validate("features", features, n_envs),
-            with_last_observations(next_obs, ends, infos, last_observation),
-            validate_batch("action", action, self.action_space, n_envs),
-            validate_per_env("reward", reward, n_envs).copy(),
-            ends,
-            [{"TimeLimit.truncated": bool(info.get("TimeLimit.truncated", False))} for info in infos],
-        )
-
-    def _write(self, step: Step, next_features: Arrays) -> None:
-        """Write a step with the features of its next observations, which are zeros where an episode ended."""
-        next_features = {name: values.copy() for name, values in next_features.items()}
-        for values in next_features.values():
-            values[step.done] = 0
-        space = self._buffer.observation_space
-        obs = merge_arrays(step.obs, space, self.n_envs)
-        next_obs = merge_arrays({**step.next_obs, **next_features}, space, self.n_envs)
+    def _write(self, step: Step, following: Mapping[str, Any] | None = None) -> None:
+        """Add a step to the buffer; features of the next observations are in ``following`` unless the episode ended."""
+        obs: Any = step.obs
+        next_obs: Any = {**step.next_obs}
+        for name in _by_name("features", self.feature_space):
+            next_obs[name] = np.zeros_like(obs[name])
+            if following is not None:
+                next_obs[name][~step.done] = following[name][~step.done]
+        if not isinstance(self._buffer.observation_space, spaces.Dict):
+            nothing = np.zeros((self.n_envs, 0), np.uint8)
+            obs, next_obs = (next(iter(each.values()), nothing) for each in (obs, next_obs))
         self._make_room(1)
         self._buffer.add(obs, next_obs, step.action, step.reward, step.done, step.infos)
 
@@ -264,16 +243,6 @@ class FramelessRecordBuffer(RecordBuffer):
 class DummyRecordBuffer(FramelessRecordBuffer):
     """Accepts the same calls and records nothing: the buffer stays empty, and no folder is created.
 
-    >>> from gymnasium import spaces
-    >>> from sb3_compressed.recording import DummyRecordBuffer, RecordBuffer
-    >>> is_enabled = False
-    >>> recording = (RecordBuffer if is_enabled else DummyRecordBuffer)(
-    ...     spaces.Discrete(16), spaces.Discrete(4)
-    ... )
-    >>> recording.record([0], [1], [4], [0.0], [False], [{}])
-    >>> len(recording)
-    0
-
     The arguments are those of :class:`RecordBuffer`.
     """
 
@@ -286,11 +255,41 @@ class DummyRecordBuffer(FramelessRecordBuffer):
         """Do nothing."""
 
 
-def _stored_buffer_size(folder: Any, *, is_damaged: bool) -> int:
-    """Return the number of transitions for which the buffer in a folder has space."""
-    store = open_damaged(user_path(folder), writable=False) if is_damaged else ArrayStore.open(user_path(folder))
+def _by_name(name: str, value: Any) -> dict[str, Any]:
+    """Return the parts of a Dict space or of its values by their keys; any other space or value by one name."""
+    if isinstance(value, spaces.Dict):
+        return dict(value.spaces)
+    return {} if value is None else value if isinstance(value, dict) else {name: value}
+
+
+def _copy(argument: str, value: Any, space: spaces.Space[Any] | None, n_envs: int) -> Any:
+    """Return a copy of the values of all environments, ``(n_envs, *shape)``, in the dtype of their space, or raise.
+
+    Without a space, they are ignored: this is a dict without parts.
+    """
+    if space is None:
+        return {}
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, Mapping) or set(value) != set(space.spaces):
+            got = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+            raise ValueError(f"{argument} must be a dict with the keys {sorted(space.spaces)}, got {got}")
+        return {key: _copy(f"{argument}[{key!r}]", value[key], part, n_envs) for key, part in space.spaces.items()}
+    values, shape = np.asarray(value), (n_envs, *(space.shape or ()))
+    if n_envs == 1 and values.shape == shape[1:]:
+        values = values[np.newaxis]
+    if values.shape != shape:
+        raise ValueError(f"{argument} must have the shape {shape}, got {values.shape}")
     try:
+        return np.array(cast_values(values, space_dtype(space)))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{argument}: {error}") from None
+
+
+def _stored_buffer_size(storage: Any = "memory", storage_mode: Any = "create", **options: Any) -> int | None:
+    """Return the number of transitions for which the buffer in a folder that is resumed has space."""
+    mode = storage_mode_of(storage_mode, options)
+    if mode not in ("resume", "repair") or storage == "memory":
+        return None
+    with closing(open_to_load(storage, {}, repair=mode == "repair")) as store:
         require_buffer(store)
         return math.prod(store.specs["actions"].shape[:2])
-    finally:
-        store.close()
