@@ -46,7 +46,7 @@ def assert_same_episodes(ours: Any, theirs: Any) -> None:
 def assert_restored(ours: Any, theirs: Any) -> None:
     """Assert that imported episodes equal exported ones, but for the observation after a termination.
 
-    The formats of other libraries lack it, and an unfinished episode is imported as truncated.
+    Dopamine's format lacks it, and an unfinished episode is imported as truncated.
     """
 
     def without_last(observations: Any) -> Any:

@@ -27,7 +27,6 @@ from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
-from sb3_compressed.storage.files import completed_file
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -152,14 +151,11 @@ class NpyReader:
 def npy_writer(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterator[Callable[[Any], object]]:
     """Yield a function that appends values to a new gzip-compressed ``.npy`` file, cast to its dtype.
 
-    :param path: the file, which appears when it is complete
+    :param path: the file
     :param shape: the shape of the whole array
     """
     to = np.dtype(dtype)
-    with (
-        completed_file(path) as unfinished,
-        gzip.GzipFile(unfinished, "wb", compresslevel=COMPRESSION_LEVEL) as file,
-    ):
+    with gzip.GzipFile(path, "wb", compresslevel=COMPRESSION_LEVEL) as file:
         header = {"descr": npy.dtype_to_descr(to), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(file, header)
         yield lambda values: file.write(np.ascontiguousarray(values, to).tobytes())

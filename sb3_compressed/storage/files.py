@@ -13,7 +13,6 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
 from io import BufferedWriter, FileIO
 from os import PathLike
 from pathlib import Path
@@ -23,7 +22,6 @@ from sb3_compressed.errors import CorruptStorage
 
 __all__ = [
     "UNFINISHED",
-    "completed_file",
     "create_regular_file",
     "flush_path",
     "link_or_copy",
@@ -148,17 +146,6 @@ else:  # Windows
             file.seek(offset)
             while len(data):
                 data = data[file.write(data) :]
-
-
-@contextlib.contextmanager
-def completed_file(path: Path) -> Iterator[Path]:
-    """Yield the path of a new file that gets its name after the block, and is removed if the block fails."""
-    unfinished = path.with_name(f"{path.name}.{UNFINISHED}")
-    try:
-        yield unfinished
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def make_folder_durably(folder: Path) -> None:
