@@ -29,6 +29,8 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from measurement import Job, Measurement
+from metrics import TimedBatches, TimedCalls, median_us
 from ratios import Results, ratio_interval
 from session import parser, run_interleaved, save, serve
 from settings import N_ENVS, SETTINGS
@@ -48,9 +50,6 @@ from training_loops import (
 
 from adapters.buffer_names import SB3_OPTIMIZED, title
 from sb3_compressed import buffer_statistics
-from sb3_compressed.benchmarking.measurement import Job, Measurement
-from sb3_compressed.benchmarking.metrics import median_us
-from sb3_compressed.benchmarking.training_run import TimedBatches, TimedCalls
 from sb3_compressed.buffers.base import CompressedBuffer
 
 SCENES = {

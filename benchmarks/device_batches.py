@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from frame_recording import play
+from measurement import Job, Measurement
 from ratios import Results, ratio_interval
 from session import parser, run_interleaved, save, serve
 from sources import record
@@ -26,7 +27,6 @@ from tables import markdown
 
 from adapters import sb3_class
 from adapters.buffer_names import SB3_OPTIMIZED, title
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 SCENES = ["MsPacman", "Crafter-v0", "Doom84-v0"]
 BATCH_SIZES = [32, 256, 1024]

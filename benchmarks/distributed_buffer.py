@@ -20,16 +20,15 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster_model import Cluster, Costs, limits, weights_share
+from measurement import Job, Measurement
 from metrics import one_thread, timed
 from process_times import OtherPrograms
 from ratios import Results
+from sb3_envs import wrap_as_sb3
 from session import available, parser, run_interleaved, save, serve
 from settings import SETTINGS
 from sources import Source, record
 from tables import markdown
-
-from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
 SOURCE, TRAINING_SOURCE = "MsPacman", "Pong"

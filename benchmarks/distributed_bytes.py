@@ -8,10 +8,10 @@ from typing import Any
 
 import lz4.frame
 from frame_recording import Recording, play
+from measurement import Measurement
 from metrics import one_thread
 
 from adapters.ray_buffers import DistributedBuffer, start_ray
-from sb3_compressed.benchmarking.measurement import Measurement
 
 __all__ = ["measure_bytes", "measure_lz4"]
 

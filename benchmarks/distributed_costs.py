@@ -11,14 +11,14 @@ import ray
 import torch as th
 from distributed_throughput import SEGMENT_ROWS
 from frame_recording import Recording, play
+from measurement import Measurement
 from metrics import one_thread
 from process_times import cpu_times
+from sb3_envs import wrap_as_sb3
 from sources import Source
 from stable_baselines3 import DQN
 
 from adapters.ray_buffers import DistributedBuffer, start_ray
-from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
-from sb3_compressed.benchmarking.measurement import Measurement
 
 __all__ = ["measure_costs"]
 

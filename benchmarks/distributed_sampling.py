@@ -12,11 +12,11 @@ from typing import Any
 import torch as th
 from batch_checks import compare_batch
 from frame_recording import Recording, play
+from measurement import Measurement
 from metrics import one_thread
 from process_times import cpu_times
 
 from adapters.ray_buffers import RayBuffer, make_ray_buffer, start_ray
-from sb3_compressed.benchmarking.measurement import Measurement
 from sb3_compressed.step import Step
 
 __all__ = ["BATCH_SIZES", "measure_sampling"]

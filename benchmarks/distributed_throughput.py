@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import ray
 from frame_recording import Recording, play
+from measurement import Measurement
 from metrics import one_thread
 from process_times import cpu_times
 
 from adapters.ray_buffers import DistributedBuffer, start_ray
-from sb3_compressed.benchmarking.measurement import Measurement
 from sb3_compressed.distributed import ReplayWriter
 from sb3_compressed.distributed.codec_exchange import pack_codec
 from sb3_compressed.distributed.encoded_rows import block_of

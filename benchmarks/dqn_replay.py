@@ -22,14 +22,13 @@ from typing import Any
 
 import numpy as np
 from frame_recording import play
+from measurement import Job, Measurement
 from metrics import one_thread
 from numpy.lib import format as npy
 from ratios import Results
 from session import parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
-
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 KINDS = ("memory", "folder")
 SOURCES = ("MsPacman", "Breakout", "Pong:trained1000")

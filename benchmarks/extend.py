@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 from frame_recording import play
+from measurement import Job, Measurement
 from metrics import one_thread
 from ratios import Results
 from session import parser, run_interleaved, save, serve
 from sources import Source, record
 from tables import markdown
 
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 from sb3_compressed.step import Step
 
 SOURCES = ["MsPacman", "Crafter-v0", "HalfCheetah-v5"]

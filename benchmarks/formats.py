@@ -32,14 +32,13 @@ from typing import Any
 
 import numpy as np
 from frame_recording import play
+from measurement import Job, Measurement
 from metrics import one_thread, resident_nbytes
 from numpy.typing import NDArray
 from ratios import Results
 from session import parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
-
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 N_FRAMES, SMOKE_FRAMES = 100_000, 400
 N_STACK, SIZE, BATCH_SIZE = 4, 84, 256

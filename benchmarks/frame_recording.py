@@ -16,9 +16,9 @@ import numpy as np
 import zstandard
 from gymnasium import spaces
 from numpy.typing import NDArray
+from sb3_envs import wrap_as_sb3
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
 from sb3_compressed.common.spaces import space_parts
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.step import Step, with_last_observations

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from frame_recording import play
+from measurement import Job, Measurement
 from metrics import one_thread
 from ratios import Results
 from session import parser, run_interleaved, save, serve
@@ -24,7 +25,6 @@ from sources import record
 from tables import markdown
 
 from adapters.buffer_names import title
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 N_ENVS = 4
 SIZE, SMOKE_SIZE = 1_000_000, 400

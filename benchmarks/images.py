@@ -35,6 +35,7 @@ from typing import Any
 import fixed_cost
 import numpy as np
 from measure_replay import TIMED_STEPS, measure_replay
+from measurement import Job, Measurement
 from ratios import Results
 from session import (
     CONSOLE,
@@ -52,7 +53,6 @@ from tables import fault_table, fixed_cost_table, ratio_range_table, summary_tab
 
 from adapters import make_replay
 from adapters.buffer_names import is_peer
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 BUFFERS = ["auto"]
 N_ENVS = 4

@@ -6,9 +6,8 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from measurement import Job, Measurement, json_arguments, measurement_of, medians
 from rich.progress import Progress
-
-from sb3_compressed.benchmarking.measurement import Job, Measurement, json_arguments, measurement_of, medians
 
 
 def run_interleaved(

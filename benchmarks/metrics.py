@@ -7,7 +7,7 @@ import ctypes
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import psutil
@@ -26,6 +26,11 @@ def timed(function: Callable[..., Any], *args: Any) -> float:
     begin = time.perf_counter()
     function(*args)
     return time.perf_counter() - begin
+
+
+def median_us(times: Iterable[float]) -> float:
+    """Return the median of seconds, in microseconds."""
+    return statistics.median(times) * 1e6
 
 
 def minor_page_faults() -> int:
@@ -64,6 +69,37 @@ class CallTimer:
         result[key] = median
         result.setdefault("quartiles", {})[key] = [first, third]
         result.setdefault("faults", {})[key] = self._faults / len(microseconds) / divisor
+
+
+class TimedCalls:
+    """Replaces a method of one buffer, calls it, and records the time of each call."""
+
+    def __init__(self, buffer: Any, name: str) -> None:
+        self.seconds: list[float] = []
+        self._method = getattr(buffer, name)
+        vars(buffer)[name] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method."""
+        begin = time.perf_counter()
+        result = self._method(*args, **kwargs)
+        self.seconds.append(time.perf_counter() - begin)
+        return result
+
+
+class TimedBatches(TimedCalls):
+    """The same for a generator of batches: the time until each batch."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Yield the batches."""
+        batches = self._method(*args, **kwargs)
+        while True:
+            begin = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            self.seconds.append(time.perf_counter() - begin)
+            yield batch
 
 
 def exhaust(batches: Iterable[Any]) -> None:

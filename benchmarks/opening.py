@@ -30,14 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from frame_recording import Playback, Recording, play
+from measurement import Job, Measurement
 from metrics import one_thread
 from ratios import Results
+from sb3_envs import wrap_as_sb3
 from session import parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
-
-from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 N_ENVS = 1
 #: Transitions that are read from the recording, then added to one buffer after the other.

@@ -3,22 +3,20 @@
     python benchmarks/other_package.py /path/to/checkout benchmarks/images.py --one '{...}'
 
 The buffers are those of the other version: of that folder or, if the first argument is empty, of the environment of the
-interpreter. The code that measures them, ``sb3_compressed.benchmarking``, is that of this checkout for all versions.
+interpreter. The code that measures them, in this folder, is that of this checkout for all versions.
 """
 
 from __future__ import annotations
 
 import runpy
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BENCHMARKING = "sb3_compressed.benchmarking"
 
 
 def use_package(folder: str) -> None:
-    """Import the package of a folder, with the benchmarking of this checkout.
+    """Import the package of a folder instead of that of this checkout.
 
     :param folder: contains the package; empty for the installed one
     :raises ImportError: if the package is another one, or no other one than that of this checkout is installed
@@ -31,12 +29,6 @@ def use_package(folder: str) -> None:
     location = Path(sb3_compressed.__file__).resolve().parent
     if location.parent != Path(folder).resolve() if folder else location.parent == ROOT:
         raise ImportError(f"expected sb3_compressed of {folder or 'the environment'}, got {location}")
-    source = ROOT / "sb3_compressed" / "benchmarking"
-    spec = spec_from_file_location(BENCHMARKING, source / "__init__.py", submodule_search_locations=[str(source)])
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[BENCHMARKING] = module = module_from_spec(spec)
-    spec.loader.exec_module(module)
 
 
 if __name__ == "__main__":

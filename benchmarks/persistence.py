@@ -28,14 +28,13 @@ from typing import Any
 
 import numpy as np
 from frame_recording import Recording, play
-from metrics import one_thread, timed
+from measurement import Job, Measurement
+from metrics import median_us, one_thread, timed
 from ratios import Results
 from session import available, parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
-from sb3_compressed.benchmarking.measurement import Job, Measurement
-from sb3_compressed.benchmarking.metrics import median_us
 from sb3_compressed.step import Step
 
 N_ENVS = 4

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch as th
+from sb3_envs import wrap_as_sb3
 from settings import N_ENVS, SETTINGS
 from sources import CACHE, Source
 from stable_baselines3 import PPO
-
-from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
 
 
 def train(source: Source) -> Path:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from batch_checks import check_replay, check_rollout
 from frame_recording import play
+from measurement import Job, Measurement
 from metrics import exhaust, one_thread, resident_nbytes, timed
 from ratios import Results
 from session import available, parser, run_interleaved, save, serve
@@ -25,7 +26,6 @@ from sources import record
 from tables import markdown
 
 from adapters import make_replay, make_rollout
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 from sb3_compressed.step import Step
 
 CODECS = [

@@ -12,10 +12,9 @@ import torch as th
 from frame_recording import Playback, Recording
 from gymnasium import spaces
 from numpy.typing import NDArray
+from sb3_envs import wrap_as_sb3
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
-
-from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
 
 __all__ = ["MAX_NBYTES", "TINY_NETWORK", "SubsampledPixels", "make_recorded", "n_recorded_steps"]
 

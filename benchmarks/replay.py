@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 from measure_replay import TIMED_STEPS, measure_replay
+from measurement import Job, Measurement
 from session import EXTRAPOLATION_KEYS, available, parser, run_interleaved, save, serve
 from sources import record
 from tables import ratio_table
 
 from adapters import make_replay
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
 BUFFERS = ["auto", "zstd3", "none"]

@@ -12,12 +12,12 @@ from __future__ import annotations
 from functools import partial
 
 from measure_rollout import measure_rollout
+from measurement import Job, Measurement
 from session import EXTRAPOLATION_KEYS, available, parser, run_interleaved, save, serve
 from sources import record
 from tables import ratio_table
 
 from adapters import make_rollout
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 GAMES = ["MsPacman", "Pong", "Breakout", "Seaquest", "Qbert", "Riverraid"]
 BUFFERS = ["auto", "zstd3", "none"]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from batch_checks import check_replay
 from frame_recording import play
+from measurement import Job, Measurement
 from session import available, parser, run_interleaved, save, serve
 from sources import record
 from tables import markdown
 
 from adapters import make_replay
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 N_ENVS = 4
 

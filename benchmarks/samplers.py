@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from frame_recording import play
+from measurement import Job, Measurement
 from metrics import one_thread, resident_nbytes
 from ratios import Results
 from session import available, parser, run_interleaved, save, serve
@@ -29,7 +30,6 @@ from tables import markdown
 
 from adapters.buffer_names import title
 from adapters.prioritized_samplers import ALPHA, BETA, make_sampler
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 OURS = "prioritized"
 NAMES = [OURS, "cpprb", "torchrl", "torchrl:trees"]

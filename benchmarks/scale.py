@@ -9,6 +9,7 @@ size. SB3's buffer takes 56 kB per transition, so it is measured up to 100,000.
 from __future__ import annotations
 
 from measure_replay import TIMED_STEPS
+from measurement import Job
 from ratios import Results
 from replay import N_ENVS, measure
 from session import available, parser, run_interleaved, save
@@ -16,7 +17,6 @@ from sources import record
 from tables import markdown
 
 from adapters.buffer_names import title
-from sb3_compressed.benchmarking.measurement import Job
 
 SIZES = [10_000, 30_000, 100_000, 300_000, 1_000_000]
 BUFFERS = ["auto", "zstd3"]

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from frame_recording import play
+from measurement import Job, Measurement
 from metrics import CallTimer, one_thread
 from ratios import Results
 from session import available, parser, run_interleaved, save, serve
@@ -29,7 +30,6 @@ from sources import record
 from tables import markdown
 
 from adapters.buffer_names import split_name, title
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 BATCH_SIZE, LENGTH = 32, 80
 N_ENVS = 4

@@ -18,11 +18,11 @@ from typing import Any
 
 import interleaved
 from machine import machine, version
+from measurement import Job, Measurement
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from adapters.buffer_names import is_peer, package_name, split_name
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 ROOT = Path(__file__).parents[1]
 PEERS = Path(os.environ.get("SB3_COMPRESSED_PEERS", ROOT / ".venv-peers" / "bin" / "python"))

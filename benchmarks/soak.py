@@ -21,9 +21,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from sb3_envs import make_env
 
 from sb3_compressed import CompressedReplayBuffer
-from sb3_compressed.benchmarking.benchmark_envs import make_env
 
 GAMES = "Pong", "MsPacman", "Riverraid"
 N_STACK = 4

@@ -20,9 +20,8 @@ import gymnasium as gym
 import image_envs
 from frame_recording import Recording, write_recording
 from gymnasium import spaces
+from sb3_envs import make_env, register_atari, wrap_as_sb3
 from stable_baselines3.common.vec_env import VecEnv
-
-from sb3_compressed.benchmarking.benchmark_envs import make_env, register_atari, wrap_as_sb3
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sb3-compressed"
 TRAINED = re.compile(r":trained(\d*)$")

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from measurement import Measurement
 from session import parser, save, serve
 from tables import markdown
 
 import sb3_compressed
-from sb3_compressed.benchmarking.measurement import Measurement
 
 #: Steps that are added: the codec is trained, and the payloads take less than 1 MB.
 N_STEPS = 1000

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import version
+from measurement import Job, Measurement
 from ratios import Results
 from session import (
     CONSOLE,
@@ -45,7 +46,6 @@ from tables import markdown
 from training_loops import is_on_policy, is_recorded, measure, missing, recording_of
 
 from adapters.buffer_names import SB3_OPTIMIZED, split_name, title
-from sb3_compressed.benchmarking.measurement import Job, Measurement
 
 SB3, UNCOMPRESSED = "SB3", "none"
 BUFFERS = ["auto", SB3_OPTIMIZED]

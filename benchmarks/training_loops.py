@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from functools import partial
 from importlib import import_module
@@ -10,8 +11,10 @@ from typing import Any
 import torch as th
 from frame_recording import Recording
 from gymnasium import spaces
+from measurement import Measurement
 from metrics import resident_nbytes
 from recorded_env import TINY_NETWORK, make_recorded, n_recorded_steps
+from sb3_envs import wrap_as_sb3
 from session import serve
 from settings import SETTINGS
 from sources import Source, record
@@ -21,9 +24,6 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from adapters import sb3_class
 from sb3_compressed import buffer_statistics, prioritize
-from sb3_compressed.benchmarking.benchmark_envs import wrap_as_sb3
-from sb3_compressed.benchmarking.measurement import Measurement
-from sb3_compressed.benchmarking.training_run import weights_digest
 from sb3_compressed.buffers.base import CompressedBuffer
 
 __all__ = [
@@ -141,6 +141,14 @@ def measure(
         result["counted"] = buffer_statistics(buffer).memory_nbytes / (buffer.size() * n_envs)
     env.close()
     return {**result, "seed": seed, "weights": weights_digest(model)}
+
+
+def weights_digest(model: Any) -> str:
+    """Return a digest of all weights of a model's policy."""
+    digest = hashlib.sha256()
+    for parameter in model.policy.state_dict().values():
+        digest.update(parameter.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def make_model(

@@ -19,10 +19,11 @@ from typing import Any, Literal
 
 from frame_recording import Recording
 from gymnasium import spaces
+from stable_baselines3.common import buffers
 
+import sb3_compressed
 from adapters.buffer_names import SB3_OPTIMIZED, is_peer, split_name
 from adapters.sb3_adapters import ReplayAdapter, RolloutAdapter
-from sb3_compressed.benchmarking import sb3_classes
 
 __all__ = ["is_peer", "make_replay", "make_rollout", "sb3_class"]
 
@@ -34,18 +35,21 @@ def sb3_class(name: str, kind: Literal["replay", "rollout"], space: spaces.Space
 
     :raises ValueError: if the library has no such class
     """
-    library, method, _ = split_name(name)
+    library, method, threads = split_name(name)
     if library in NON_SB3_MODULES:
         raise ValueError(f"{name} has no class for SB3's algorithms")
-    if name == SB3_OPTIMIZED:
-        if kind != "replay" or isinstance(space, spaces.Dict):
-            raise ValueError(f"{name} is available for replay buffers without Dict observations only")
-        cls, _ = sb3_classes.sb3_class(sb3_classes.SB3, kind, space)
-        return cls, {"optimize_memory_usage": True, "handle_timeout_termination": False}
     if library == "extra":
         extra = import_module("adapters.extra_buffers")
         return extra.CLASSES[kind], extra.arguments(method, space)
-    return sb3_classes.sb3_class(name, kind, space)
+    cls_name = f"{'Dict' if isinstance(space, spaces.Dict) else ''}{kind.capitalize()}Buffer"
+    if name == SB3_OPTIMIZED:
+        if cls_name != "ReplayBuffer":
+            raise ValueError(f"{name} is available for replay buffers without Dict observations only")
+        return buffers.ReplayBuffer, {"optimize_memory_usage": True, "handle_timeout_termination": False}
+    if library == "sb3":
+        return getattr(buffers, cls_name), {}
+    cls = getattr(sb3_compressed, f"Compressed{cls_name}")
+    return cls, {"compression_method": method, **({} if threads is None else {"num_threads": threads})}
 
 
 def make_replay(name: str, recording: Recording, rows: int, **options: Any) -> ReplayAdapter:

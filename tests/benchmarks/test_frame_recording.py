@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from frame_recording import Recording, play, random_policy, write_recording
 from gymnasium import spaces
+from sb3_envs import make_env, wrap_as_sb3
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
 from support import console_env
-
-from sb3_compressed.benchmarking.benchmark_envs import make_env, wrap_as_sb3
 
 N_ENVS = 2
 
@@ -146,25 +145,6 @@ def test_stacking_discrete_observations_raises() -> None:
         wrap_as_sb3(make_env("FrozenLake-v1", 1, atari=False), 4)
 
 
-class Nested(OtherDtype):
-    """Has nested Dict observations."""
-
-    metadata: Any = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # as of gymnasium
-    observation_space: Any = spaces.Dict({"outer": spaces.Dict({"inner": OtherDtype.observation_space})})
-
-
-def test_nested_spaces_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gym.envs.registration, "registry", {**gym.registry})
-    gym.register("Nested-v0", f"{__name__}:Nested")
-    with pytest.raises(ValueError, match="Nested-v0 is not supported by SB3's buffers: Nested observation spaces"):
-        make_env("Nested-v0", 1, atari=False)
-
-
-def test_atari_wrapper_on_other_environment_raises() -> None:
-    with pytest.raises(ValueError, match="SB3's Atari preprocessing does not support CartPole-v1"):
-        make_env("CartPole-v1", 1, atari=True)
-
-
 @pytest.mark.parametrize(
     "space",
     [
@@ -178,28 +158,3 @@ def test_random_actions_are_reproducible_and_in_the_space(space: spaces.Space[An
     np.testing.assert_array_equal(*draws)
     assert all(space.contains(action) for action in draws[0])
     assert len(np.unique(draws[0], axis=0)) > 1
-
-
-class Failing(OtherDtype):
-    """Cannot be constructed."""
-
-    metadata: Any = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # as of gymnasium
-
-    def __init__(self, error: Exception, **kwargs: Any) -> None:
-        raise error
-
-
-@pytest.mark.parametrize(
-    ("error", "expected", "message"),
-    [
-        (gym.error.DependencyNotInstalled("run `pip install some-game`"), ImportError, "Failing-v0: run `pip install"),
-        (AttributeError("a bug of the environment"), AttributeError, "^a bug of the environment"),
-    ],
-)
-def test_errors_of_an_environment_name_what_is_missing(
-    error: Exception, expected: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gym.envs.registration, "registry", {**gym.registry})
-    gym.register("Failing-v0", f"{__name__}:Failing", kwargs={"error": error})
-    with pytest.raises(expected, match=message):
-        make_env("Failing-v0", 1, atari=False)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from interleaved import run_interleaved
+from measurement import Job
 from rich.progress import Progress
-
-from sb3_compressed.benchmarking.measurement import Job
 
 PROGRAM = """
 import json, pathlib, sys

@@ -15,6 +15,7 @@ import sources
 import training
 import training_loops
 from frame_recording import Playback
+from metrics import TimedCalls
 from recorded_env import make_recorded
 from settings import SETTINGS
 
@@ -104,7 +105,7 @@ def test_recorded_environments_repeat_the_recording(tmp_path: Path) -> None:
         ("SAC", SCENE, ""),
         ("SAC", "Noise84-v0", "SAC needs continuous actions"),
         ("DQN", "Pendulum-v1", "DQN needs discrete actions"),
-        ("DQN", "Unknown-v9", "unknown environment"),
+        ("DQN", "Unknown-v9", "cannot create Unknown-v9"),
     ],
 )
 def test_scenes_that_an_algorithm_cannot_be_trained_on_are_known(algorithm: str, scene: str, reason: str) -> None:
