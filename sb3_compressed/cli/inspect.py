@@ -8,8 +8,7 @@ from typing import Any
 
 import typer
 
-from sb3_compressed.benchmarking.metrics import format_nbytes
-from sb3_compressed.cli.output import Json, named_lines, print_result
+from sb3_compressed.cli.output import Json, format_nbytes, named_lines, print_result
 from sb3_compressed.cli.sources import BufferSource, SourcePath, Unpickle, find_source, open_source
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.files import nbytes_on_disk

@@ -22,6 +22,7 @@ from sb3_compressed.common.progress import new_progress
 
 __all__ = [
     "Json",
+    "format_nbytes",
     "is_terminal",
     "named_lines",
     "note",
@@ -65,6 +66,19 @@ def named_lines(lines: Sequence[tuple[str, str]]) -> list[RenderableType]:
     for name, text in lines:
         table.add_row(Text(f"{name} "), Text(text))
     return [table]
+
+
+def format_nbytes(nbytes: float) -> str:
+    """Return a number of bytes with a unit.
+
+    >>> format_nbytes(427.4), format_nbytes(56_571), format_nbytes(5.6e13)
+    ('427 B', '56.6 kB', '56 TB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 999.5:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} TB"
 
 
 def note(text: str) -> None:

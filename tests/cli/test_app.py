@@ -96,7 +96,6 @@ def test_other_missing_modules_are_bugs_with_a_traceback(tmp_path: Path) -> None
 
 #: Optional modules, commands that require them and parts of the error messages; BUFFER is a stored buffer.
 OPTIONAL = {
-    "matplotlib": ("advise CartPole-v1 --plot out.png", "pip install '.[plot]'"),
     "ale_py": (f"advise {PONG}", "For ALE games: pip install '.[atari]'"),
     "cv2": ("advise CartPole-v1 --wrapper atari", "need cv2, which is not installed: pip install"),
     "PIL": ("play BUFFER --out episode.gif", "pip install '.[video]'"),
