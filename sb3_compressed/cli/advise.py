@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
+from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
@@ -60,8 +61,9 @@ def advise(
 ) -> None:
     """Compare SB3's buffer with compressed ones in your environment, without a training.
 
-    All buffers get the same transitions, and must return them bit for bit. Prints memory, the times of calls, and the
-    lines to use the first codec if that pays off.
+    All buffers get the same transitions, and must return the same batches.
+    Prints memory, the times of calls, and the lines to use the first codec if
+    that pays off.
     """
     import torch as th
 
@@ -113,7 +115,7 @@ def advise(
     memory = {cost.buffer: cost.memory for cost in costs}
     result["recommended"], advice = _recommend(memory, codecs[0], result["policy"])
     result["lines"] = _lines(result, size) if result["recommended"] in codecs else ""
-    code = [python_code(result["lines"])] if result["lines"] else []
+    code: list[RenderableType] = ["", python_code(result["lines"])] if result["lines"] else []
     print_result(result, _table(result, title), _explanation(result), "", advice, *code, as_json=as_json)
 
 
