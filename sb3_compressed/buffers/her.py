@@ -54,8 +54,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
                 self._compute_episode_length(env)
 
     def _get_real_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
-        transitions = self._transitions_at(batch_indices, env_indices, env)
-        return self._to_tensors(transitions, *self._read(transitions), env)
+        return self._samples_at(batch_indices, env_indices, env)
 
     def _get_virtual_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
         transitions = self._transitions_at(batch_indices, env_indices)

@@ -265,7 +265,17 @@ class CompressedReplay(StoredReplay):
 
         :param batch_inds: rows ``(batch_size,)``
         """
-        transitions = self._transitions_at(batch_inds, self._draw_envs(len(batch_inds)), env)
+        envs = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))  # noqa: NPY002  # what SB3 draws from
+        return self._samples_at(batch_inds, envs, env)
+
+    def _samples_at(self, rows: Any, envs: NDArray[np.int64], env: VecNormalize | None = None) -> Any:
+        """Return the samples at some rows and environments, whether SB3's random numbers or a sampler chose them.
+
+        :param rows: rows ``(batch_size,)``
+        :param envs: environments ``(batch_size,)``
+        :param env: a ``VecNormalize`` to normalize observations and rewards with
+        """
+        transitions = self._transitions_at(rows, envs, env)
         return self._to_tensors(transitions, *self._read(transitions), env)
 
     def _transitions_at(
@@ -375,6 +385,8 @@ class CompressedReplay(StoredReplay):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({name: value for name, value in state.items() if name not in REMOVED_ATTRIBUTES})
         self._lock = new_lock()
+        if self._bound_sampler is not None:
+            self._require_no_own_get_samples()
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles are in memory, and do not write to the folders.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,17 +25,6 @@ from sb3_compressed.samplers.sequence_draw import Pad, SequenceShape
 __all__ = ["SampledReplay"]
 
 
-@dataclass
-class ChosenEnvs:
-    """The environments of the batch that a sampler has drawn, and whether they were read.
-
-    :param envs: environments ``(batch_size,)``
-    """
-
-    envs: NDArray[np.int64]
-    are_used: bool = False
-
-
 class SampledReplay(CompressedBuffer):
     """The part of :class:`.CompressedReplay` that draws transitions and sequences by a sampler."""
 
@@ -46,8 +34,6 @@ class SampledReplay(CompressedBuffer):
     timeouts: NDArray[np.float32]
     #: See :attr:`bound_sampler`.
     _bound_sampler: BoundSampler | None = None
-    #: The environments of the batch that is being read, ``None`` if SB3's random numbers choose them.
-    _chosen_envs: ChosenEnvs | None = None
     _has_warned_of_time_limits = False
     #: Acquired by each method that reads or writes transitions.
     _lock: threading.RLock
@@ -95,10 +81,24 @@ class SampledReplay(CompressedBuffer):
         if parent.__module__.partition(".")[0] != "stable_baselines3":
             raise TypeError(
                 f"a sampler replaces {parent.__name__}.sample, which {type(self).__name__} inherits; override "
-                "_get_samples instead, or pass sampler='uniform'"
+                "_samples_at instead, or pass sampler='uniform'"
             )
+        self._require_no_own_get_samples()
         self._bound_sampler = BoundSampler(configured, self.buffer_size, self.n_envs)
         configured.prepare()  # rather than at the first step of the training
+
+    def _require_no_own_get_samples(self) -> None:
+        """Raise if a user's class overrides ``_get_samples``, which cannot receive the environments of a sampler.
+
+        :raises TypeError: then
+        """
+        owner = next(base for base in type(self).__mro__ if "_get_samples" in vars(base))
+        if not owner.__module__.startswith(f"{__package__}."):
+            raise TypeError(
+                f"a sampler chooses rows and environments, and {owner.__name__}._get_samples receives rows only: "
+                "override _samples_at(self, rows, envs, env=None) instead, which is called with and without a sampler, "
+                "or pass sampler='uniform'"
+            )
 
     def iterate(
         self, batch_size: int, epochs: int = 1, *, env: VecNormalize | None = None, resume: bool = False
@@ -172,31 +172,12 @@ class SampledReplay(CompressedBuffer):
 
         :param draw: flat indices of the transitions, and their weights
         """
-        rows, envs = np.divmod(draw.indices, self.n_envs)
-        outer, self._chosen_envs = self._chosen_envs, ChosenEnvs(envs)
-        try:
-            samples = self._get_samples(rows, env=env)
-            if not self._chosen_envs.are_used and self.n_envs > 1:
-                raise TypeError(
-                    f"{type(self).__name__}._get_samples must draw environments by _draw_envs, or call the method that "
-                    "it overrides, so that a sampler can choose them"
-                )
-        finally:
-            self._chosen_envs = outer
+        samples = self._samples_at(*np.divmod(draw.indices, self.n_envs), env)
         return weighted_samples(self._output(samples), *self._weights_and_numbers(draw))
 
-    def _draw_envs(self, batch_size: int) -> NDArray[np.int64]:
-        """Return the environments of a batch: drawn as SB3 does, or those that the sampler has chosen.
-
-        :raises TypeError: if the sampler has chosen another number of them
-        """
-        chosen = self._chosen_envs
-        if chosen is None:
-            return np.random.randint(0, high=self.n_envs, size=(batch_size,))  # noqa: NPY002  # what SB3 draws from
-        if len(chosen.envs) != batch_size:
-            raise TypeError(f"the sampler has drawn {len(chosen.envs)} transitions, but {batch_size} rows are read")
-        chosen.are_used = True
-        return chosen.envs
+    def _samples_at(self, rows: NDArray[np.int64], envs: NDArray[np.int64], env: VecNormalize | None = None) -> Any:
+        """Return the samples at some rows and environments, in the format of SB3's buffer."""
+        raise NotImplementedError
 
     def _weights_and_numbers(self, draw: Draw) -> tuple[th.Tensor, NDArray[np.int64]]:
         """Return the importance weights ``(batch_size, 1)`` and numbers ``(batch_size,)`` of transitions."""

@@ -473,53 +473,73 @@ class CountingBuffer(CompressedReplayBuffer):
         self.counts = {"batches": 0}
         self.seen: Any = None
 
-    def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
+    def _samples_at(self, rows: Any, envs: Any, env: Any = None) -> Any:
         self.n_batches += 1
         self.counts["batches"] += 1
-        samples = super()._get_samples(batch_inds, env)
-        self.seen = batch_inds
+        samples = super()._samples_at(rows, envs, env)
+        self.seen = rows * self.n_envs + envs
         return samples
 
 
 @pytest.mark.parametrize("name", ["cart", "acrobot"])
-def test_a_users_get_samples_is_called(name: str) -> None:
+def test_a_users_samples_at_is_called_with_and_without_a_sampler(name: str) -> None:
     buffer = filled(name, 30, ROWS, CountingBuffer, sampler=ValidSampler())
     for _ in range(3):
         batch = buffer.sample(16)
-        np.testing.assert_array_equal(buffer.seen, flat(batch, buffer) // buffer.n_envs)
+        np.testing.assert_array_equal(buffer.seen, flat(batch, buffer))
     assert buffer.n_batches == buffer.counts["batches"] == 3
+    uniform, expected = (filled(name, 30, ROWS, cls) for cls in (CountingBuffer, ReplayBuffer))
+    batch, theirs = same_draws(lambda: uniform.sample(16), lambda: expected.sample(16), seed=0)
+    assert_same_batch(batch, theirs)
+    assert_same_batch(batch, batch_at(expected, *np.divmod(uniform.seen, uniform.n_envs)))
+    assert uniform.n_batches == 1
 
 
-class FirstEnvironment(CompressedReplayBuffer):
-    """Ignores the environments that were drawn."""
-
-    def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
-        return ReplayBufferSamples(*[th.as_tensor(self.rewards[batch_inds, 0])] * 5)
-
-
-class Fewer(CompressedReplayBuffer):
-    """Reads other rows."""
+class OwnGetSamples(CompressedReplayBuffer):
+    """Overrides SB3's method, which receives no environments."""
 
     def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
-        return super()._get_samples(batch_inds[1:], env)
+        return super()._get_samples(batch_inds, env)
 
 
-@pytest.mark.parametrize(("cls", "message"), [(FirstEnvironment, "_draw_envs"), (Fewer, "3 rows")])
-def test_a_get_samples_that_does_not_read_the_drawn_transitions_raises(cls: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        cart(1, cls=cls).sample(4)
+class InFront(ReplayBuffer):
+    """Overrides it in a class in front of ours."""
+
+    def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
+        return super()._get_samples(batch_inds, env)
 
 
-def test_a_get_samples_may_call_the_one_it_overrides_twice_and_sample_again() -> None:
+class Both(InFront, CompressedReplayBuffer):
+    """Inherits that."""
+
+
+@pytest.mark.parametrize(("cls", "name"), [(OwnGetSamples, "OwnGetSamples"), (Both, "InFront")])
+def test_a_get_samples_of_a_user_is_an_error_with_a_sampler(cls: Any, name: str) -> None:
+    assert len(cart(3, "uniform", cls=cls).sample(4).rewards) == 4
+    with pytest.raises(TypeError, match=rf"{name}\._get_samples.*_samples_at"):
+        cart(0, cls=cls)
+
+
+def test_pickles_of_a_class_that_overrides_get_samples_raise_with_a_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as those of version 0.3.0, which called it."""
+    buffer, uniform = cart(3, cls=CountingBuffer), cart(3, "uniform", cls=OwnGetSamples)
+    assert len(pickle.loads(pickle.dumps(uniform)).sample(4).rewards) == 4
+    pickled = pickle.dumps(buffer)
+    monkeypatch.setattr(CountingBuffer, "_get_samples", lambda self, rows, env=None: None, raising=False)
+    with pytest.raises(TypeError, match="_samples_at"):
+        pickle.loads(pickled)
+
+
+def test_a_samples_at_may_call_the_one_it_overrides_twice_and_sample_again() -> None:
     class Nested(CompressedReplayBuffer):
         inner: Any = None
 
-        def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
+        def _samples_at(self, rows: Any, envs: Any, env: Any = None) -> Any:
             if self.inner is None:
                 self.inner = ()
                 self.inner = self.sample(8)
-            samples = super()._get_samples(batch_inds, env)
-            assert_same_batch(super()._get_samples(batch_inds, env), samples)
+            samples = super()._samples_at(rows, envs, env)
+            assert_same_batch(super()._samples_at(rows, envs, env), samples)
             return samples
 
     buffer, expected = cart(50, rows=ROWS, cls=Nested), filled("cart", 50, ROWS, ReplayBuffer)
@@ -533,8 +553,8 @@ def test_a_users_samples_get_the_two_fields() -> None:
         bonus: Any
 
     class OwnSamples(CompressedReplayBuffer):
-        def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
-            samples = super()._get_samples(batch_inds, env)
+        def _samples_at(self, rows: Any, envs: Any, env: Any = None) -> Any:
+            samples = super()._samples_at(rows, envs, env)
             return Own(samples.observations, samples.rewards + 1)
 
     assert cart(1, cls=OwnSamples).sample(4)._fields == ("observations", "bonus", "weights", "indices")
