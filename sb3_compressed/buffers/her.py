@@ -84,10 +84,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         validate_integer("batch_size", batch_size, 0)  # SB3 raises a clear error until the first episode is over
 
     def _require_transitions(self, batch_size: int) -> None:
-        bound = self._bound_sampler
-        assert bound is not None
-        bound.synchronize(self)
-        if bound.lacks_episodes:
+        if not self.ep_length.any():
             HerReplayBuffer.sample(self, batch_size)  # raises SB3's error
 
     def _draw(self, batch_size: int) -> Draw:

@@ -118,23 +118,35 @@ class SampledReplay(CompressedBuffer):
         :raises BufferNotReady: if nothing was added yet
         :raises ValueError: if ``batch_size`` is not positive, or ``epochs`` is negative
         """
-        if not isinstance(self.sampler, WithoutReplacementSampler):
+        sampler = self.sampler
+        if not isinstance(sampler, WithoutReplacementSampler):
             raise TypeError("iterate() is for buffers with sampler='without-replacement'")
         validate_integer("batch_size", batch_size, 1)
         validate_integer("epochs", epochs, 0)
         self._require_transitions(batch_size)
-        return self._epochs(batch_size, epochs, env, resume=resume)
+        return self._epochs(sampler, batch_size, epochs, env, resume=resume)
 
-    def _epochs(self, batch_size: int, epochs: int, env: VecNormalize | None, *, resume: bool) -> Iterator[Any]:
+    def _epochs(
+        self,
+        sampler: WithoutReplacementSampler,
+        batch_size: int,
+        epochs: int,
+        env: VecNormalize | None,
+        *,
+        resume: bool,
+    ) -> Iterator[Any]:
         bound = self._bound_sampler
         assert bound is not None
         for _ in range(epochs):
             with self._lock:
-                bound.start_epoch(self, resume=resume)
+                bound.synchronize(self)
+                if not (resume and sampler.n_left):
+                    sampler.start_epoch()
             resume = False
             while True:
                 with self._lock:
-                    draw = bound.draw_of_epoch(self, batch_size)
+                    bound.synchronize(self)
+                    draw = sampler.draw_of_epoch(batch_size)
                     if not len(draw.indices):
                         break
                     samples = self._samples_of(self._arranged(draw), env)

@@ -134,7 +134,7 @@ def _draw(buffer: SampledReplay, shape: SequenceShape, batch_size: int) -> Seque
     if bound is None:
         return draw_uniformly(ring, shape, batch_size)
     bound.synchronize(buffer)
-    if not ring.n_ages or bound.lacks_episodes:
+    if not ring.n_ages or (buffer.episodes is not None and not buffer.episodes.lengths.any()):
         raise BufferNotReady("the sampler of this buffer may not draw any transition yet: add transitions first")
     drawn = draw_by_sampler(AnchorSampler(buffer, bound, ring), shape, batch_size)
     return drawn if drawn.weights is not None else drawn._replace(weights=np.ones(batch_size, dtype=np.float32))

@@ -13,7 +13,6 @@ from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.samplers.sampler import Draw, Sampler
 from sb3_compressed.samplers.td_errors import validated_td_errors
-from sb3_compressed.samplers.without_replacement import WithoutReplacementSampler
 
 __all__ = ["BoundSampler"]
 
@@ -24,12 +23,13 @@ MAX_WITHOUT_UPDATE = 1_000
 class BoundSampler:
     """A sampler and the replay buffer's transitions that it may draw.
 
-    The buffer only counts its rows, in :attr:`n_written`. What changed is passed to the sampler before it draws or
-    updates values. The buffer is an argument of each method, since a reference to it would be a cycle.
+    The buffer only counts its rows, in :attr:`n_written`. The sampler is informed of them before it draws or updates
+    values: of many rows at once, which takes less time than at each ``add``, and of none that a failed commit to a
+    folder has undone. The buffer is an argument of each method, since a reference to it would be a cycle.
 
     Each transition has a number, ``row_number * n_envs + env``, where rows are numbered from the first one that was
-    ever written. So numbers of overwritten transitions are recognized, and ``number % (n_rows * n_envs)`` is the flat
-    index.
+    ever written. So numbers of overwritten transitions are recognized without any memory for it, and
+    ``number % (n_rows * n_envs)`` is the flat index.
 
     :param sampler: a sampler that belongs to no buffer
     :param n_rows: number of rows of the buffer
@@ -49,13 +49,17 @@ class BoundSampler:
         self.n_written = 0
         #: How many updates were skipped since their transitions were overwritten.
         self.n_skipped_updates = 0
-        # The state of the buffer at the last synchronization.
-        self._n_synced = 0
-        self._pos, self._is_full = 0, False
-        #: Which transitions of hindsight replay the sampler may draw, ``(n_rows * n_envs,)``.
-        self._is_included: NDArray[np.bool_] | None = None
+        # The number of the next row and the number of written rows in the buffer at the last synchronization.
+        self._n_synced = self._size = 0
         #: Whether a state was loaded that was not compared with the content of the buffer yet.
         self._is_behind = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_is_full" in state:  # of version 0.3.0 or older
+            size = state["n_rows"] if state["_is_full"] else state["_pos"]
+            state = {name: state[name] for name in state.keys() - {"_pos", "_is_full", "_is_included"}}
+            state["_size"] = size
+        vars(self).update(state)
 
     def number_after(self, replaced: BoundSampler) -> None:
         """Increase the numbers of all transitions, such that those in batches of a replaced sampler are overwritten."""
@@ -66,6 +70,11 @@ class BoundSampler:
 
     # -- which transitions may be drawn ----------------------------------------------------------------------
 
+    @property
+    def n_new(self) -> int:
+        """Number of rows that were written since the last synchronization, or the loaded state."""
+        return self.n_written - self._n_synced
+
     def synchronize(self, buffer: ReplayRing) -> None:
         """Pass the transitions to the sampler that were written since the last call, each once.
 
@@ -73,111 +82,68 @@ class BoundSampler:
         largest priority at that time. So only draws and updates call this, and saves do not: a save must not change
         which transitions are drawn afterwards.
         """
-        if not self._complete_count(buffer):
-            self._start_anew(buffer)
-        n_new, episodes = self.n_new, buffer.episodes
-        is_included = None if episodes is None else episodes.is_complete
-        if self._is_behind or is_included is not None:
-            before = self.sampler.is_valid if self._is_behind else self._is_included
-            self._pass_changes(buffer, before, is_included, n_new)
-            self._is_included = is_included
+        if not self._count(buffer):  # the buffer was reset, or its position was assigned
+            self.sampler.remove(np.arange(self.n_rows * self.n_envs))
+            # A lap later, so that all earlier numbers are those of overwritten transitions.
+            self.n_written += (buffer.pos - self.n_written) % self.n_rows + self.n_rows
+            self._n_synced = self.n_written - buffer.size()
+        n_new = min(self.n_new, self.n_rows)
+        if self._is_behind or buffer.episodes is not None:
+            self._pass_differences(buffer, n_new)
         elif n_new:
-            self._synchronize_rows(buffer, n_new)
-        self._n_synced, self._pos, self._is_full = self.n_written, buffer.pos, buffer.full
-        self._is_behind = False
+            self._pass_rows(buffer, n_new)
+        self._n_synced, self._size, self._is_behind = self.n_written, buffer.size(), False
 
     def prepare_to_save(self, buffer: ReplayRing) -> None:
-        """Count the transitions that were written since the last :meth:`synchronize`, without passing them on.
-
-        Only if the buffer was reset, or its position was assigned directly, is the sampler synchronized.
-        """
-        if not self._complete_count(buffer):
+        """Count all rows. Only if the buffer was reset, or its position was assigned, is the sampler synchronized."""
+        if not self._count(buffer):
             self.synchronize(buffer)
 
-    def _complete_count(self, buffer: ReplayRing) -> bool:
+    def _count(self, buffer: ReplayRing) -> bool:
         """Count the row of an interrupted ``add``; return whether the counted rows lead to the buffer's position."""
-        if self._is_reached(buffer):
-            return True
-        self.n_written += 1  # Ctrl-C may interrupt an add after it has moved the position
-        if self._is_reached(buffer):
-            return True
-        self.n_written -= 1
-        return False
+        n_missed = (buffer.pos - self.n_written) % self.n_rows
+        if n_missed > 1 or min(self._size + self.n_new + n_missed, self.n_rows) != buffer.size():
+            return False
+        self.n_written += n_missed
+        return True
 
-    def _is_reached(self, buffer: ReplayRing) -> bool:
-        """Return whether the rows that were counted lead to the position of the buffer."""
-        reached = self._pos + self.n_written - self._n_synced
-        is_full: bool = self._is_full or reached >= self.n_rows
-        return bool(buffer.pos == reached % self.n_rows and buffer.full == is_full)
-
-    def _start_anew(self, buffer: ReplayRing) -> None:
-        """Replace all transitions, after the buffer was reset or its position was assigned directly."""
-        self.sampler.remove(np.arange(self.n_rows * self.n_envs))
-        self._is_included = None
-        n_rows = buffer.size()
-        # All earlier numbers are those of overwritten transitions.
-        n_written = self.n_written + n_rows
-        self.n_written = n_written + (buffer.pos - n_written) % self.n_rows
-        self._n_synced = self.n_written - n_rows
-
-    def _synchronize_rows(self, buffer: ReplayRing, n_new: int) -> None:
-        reserves_row = buffer.optimize_memory_usage and buffer.full
-        n_new = min(n_new, self.n_rows - reserves_row)
-        first, n_envs = (buffer.pos - n_new) * self.n_envs, self.n_envs
-        indices = np.arange(first, first + n_new * n_envs)
-        if first < 0:
-            indices %= self.n_rows * n_envs
-        if reserves_row:
+    def _pass_rows(self, buffer: ReplayRing, n_new: int) -> None:
+        """Inform the sampler of the newest rows."""
+        n_rows, n_envs = self.n_rows, self.n_envs
+        if buffer.optimize_memory_usage and buffer.full:
             # The next observations of that row were overwritten. See SB3's ReplayBuffer.sample.
             self.sampler.remove(np.arange(buffer.pos * n_envs, (buffer.pos + 1) * n_envs))
-        self.sampler.add(indices, buffer)
+            n_new = min(n_new, n_rows - 1)
+        indices = np.arange((buffer.pos - n_new) * n_envs, buffer.pos * n_envs)
+        self.sampler.add(indices % (n_rows * n_envs) if n_new > buffer.pos else indices, buffer)
 
-    def _pass_changes(
-        self, buffer: ReplayRing, before: NDArray[np.bool_] | None, may_be_drawn: NDArray[np.bool_] | None, n_new: int
-    ) -> None:
-        """Inform the sampler of the transitions that may be drawn now and could not be drawn before, and vice versa.
+    def _pass_differences(self, buffer: ReplayRing, n_new: int) -> None:
+        """Inform the sampler of all transitions that may be drawn now and could not be drawn before, and vice versa.
 
-        New transitions are added, and others that could not be drawn before: those of an episode that was completed, or
-        that a repair includes.
-
-        :param before: which transitions could be drawn at the last synchronization, ``None`` if none could
-        :param may_be_drawn: which transitions hindsight replay may draw now, ``None`` for other buffers
-        :param n_new: number of rows that were written since the last synchronization
+        Those are new ones, and those of an episode that was completed or overwritten, or that a repair includes.
         """
-        shape = self.n_rows, self.n_envs
-        if may_be_drawn is None:
-            may_be_drawn = self._may_be_drawn(buffer, np.arange(self.n_rows * self.n_envs))
-        if may_be_drawn is None:
-            may_be_drawn = np.ones(self.n_rows * self.n_envs, dtype=np.bool_)
-        is_new = may_be_drawn
-        if before is not None:
-            is_new = may_be_drawn & ~before
-            rows = np.arange(buffer.pos - min(n_new, self.n_rows), buffer.pos) % self.n_rows
-            is_new.reshape(shape)[rows] = may_be_drawn.reshape(shape)[rows]
-            if len(removed := np.flatnonzero(before & ~may_be_drawn)):
-                self.sampler.remove(removed)
-        if len(indices := np.flatnonzero(is_new)):
-            begin = np.searchsorted(indices, buffer.pos * self.n_envs)  # the oldest row
-            self.sampler.add(np.concatenate((indices[begin:], indices[:begin])), buffer)
+        n_items, before = self.n_rows * self.n_envs, self.sampler.is_valid
+        episodes = buffer.episodes
+        may_be_drawn = episodes.is_complete if episodes else self._may_be_drawn(buffer, np.arange(n_items))
+        is_new = may_be_drawn & ~before
+        newest = np.arange((buffer.pos - n_new) * self.n_envs, buffer.pos * self.n_envs) % n_items
+        is_new[newest] = may_be_drawn[newest]
+        if len(removed := np.flatnonzero(before & ~may_be_drawn)):
+            self.sampler.remove(removed)
+        if len(added := np.flatnonzero(is_new)):
+            begin = np.searchsorted(added, buffer.pos * self.n_envs)  # the oldest row
+            self.sampler.add(np.concatenate((added[begin:], added[:begin])), buffer)
 
-    def _may_be_drawn(self, buffer: ReplayRing, indices: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Return which flat indices are those of transitions that may be drawn, after a synchronization.
-
-        :return: ``None`` if all are
-        """
-        if self._is_included is not None:
-            return self._is_included[indices]
-        may_be_drawn: NDArray[np.bool_] | None = None
-        if not buffer.full:
-            may_be_drawn = indices < buffer.pos * self.n_envs
-        elif buffer.optimize_memory_usage:
-            may_be_drawn = indices // self.n_envs != buffer.pos
+    def _may_be_drawn(self, buffer: ReplayRing, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which flat indices are those of transitions that may be drawn."""
+        may_be_drawn: NDArray[np.bool_]
+        if buffer.episodes is not None:
+            may_be_drawn = buffer.episodes.lengths.reshape(-1)[indices] > 0
+            return may_be_drawn
+        may_be_drawn = indices < buffer.size() * self.n_envs
+        if buffer.optimize_memory_usage and buffer.full:
+            may_be_drawn &= indices // self.n_envs != buffer.pos
         return may_be_drawn
-
-    @property
-    def lacks_episodes(self) -> bool:
-        """Whether no episode of hindsight replay is complete yet; always false for other buffers."""
-        return self._is_included is not None and not self._is_included.any()
 
     # -- restoring -------------------------------------------------------------------------------------------
 
@@ -212,19 +178,14 @@ class BoundSampler:
         self.sampler.bind(self.n_rows, self.n_envs)
         self._is_behind = False
 
-    @property
-    def n_new(self) -> int:
-        """Number of rows that were written since the state of the sampler."""
-        return self.n_written - self._n_synced
-
     def catch_up(self, buffer: ReplayRing) -> None:
         """Count the rows of a restored buffer, if a state was loaded; the next :meth:`synchronize` compares them."""
         if not self._is_behind:
             return
-        n_new = self.n_new
-        self.n_written = max(self.n_written, buffer.size())
+        n_new, size = self.n_new, buffer.size()
+        self.n_written = max(self.n_written, size)
         self.n_written += (buffer.pos - self.n_written) % self.n_rows
-        self._n_synced, self._pos, self._is_full = self.n_written - n_new, buffer.pos - n_new, buffer.full
+        self._n_synced, self._size = self.n_written - n_new, size if buffer.full else max(size - n_new, 0)
 
     # -- drawing ---------------------------------------------------------------------------------------------
 
@@ -266,32 +227,12 @@ class BoundSampler:
         :param candidates: flat indices ``(n,)``
         :raises BufferNotReady: if none of them may be drawn
         """
-        may_be_drawn = self._may_be_drawn(buffer, candidates)
-        candidates = candidates if may_be_drawn is None else candidates[may_be_drawn]
+        candidates = candidates[self._may_be_drawn(buffer, candidates)]
         if not len(candidates):
             raise BufferNotReady("a sequence begins at none of the transitions that the sampler may draw")
         draw = self.sampler.draw_among(candidates, batch_size)
         self._validate(draw, buffer, batch_size)
         return draw
-
-    def draw_of_epoch(self, buffer: ReplayRing, batch_size: int) -> Draw:
-        """Draw a batch that ends with the epoch of a :class:`WithoutReplacementSampler`."""
-        sampler = self.sampler
-        assert isinstance(sampler, WithoutReplacementSampler)
-        self.synchronize(buffer)
-        return sampler.draw_of_epoch(batch_size)
-
-    def start_epoch(self, buffer: ReplayRing, *, resume: bool) -> None:
-        """Begin an epoch of a :class:`WithoutReplacementSampler`.
-
-        :param resume: whether to continue the current epoch instead, if it has transitions left that were not
-            overwritten
-        """
-        sampler = self.sampler
-        assert isinstance(sampler, WithoutReplacementSampler)
-        self.synchronize(buffer)
-        if not (resume and sampler.n_left):
-            sampler.start_epoch()
 
     def _validate(self, draw: Any, buffer: ReplayRing, batch_size: int) -> None:
         name = type(self.sampler).__name__
@@ -306,7 +247,7 @@ class BoundSampler:
             wrong = indices[(indices < 0) | (indices >= n_items)][0]
             raise ValueError(f"{name}.draw must return indices from 0 to {n_items - 1}, got {wrong}")
         may_be_drawn = self._may_be_drawn(buffer, indices)
-        if may_be_drawn is not None and not may_be_drawn.all():
+        if not may_be_drawn.all():
             raise ValueError(
                 f"{name}.draw returned the transition {indices[~may_be_drawn][0]}, which may not be drawn; see is_valid"
             )
@@ -356,8 +297,7 @@ class BoundSampler:
             raise ValueError(f"indices must be those of a batch of this buffer, {possible}, got {wrong}")
         is_current = numbers >= (self.n_written - buffer.size()) * self.n_envs
         indices = (numbers % (self.n_rows * self.n_envs)).astype(np.int64, copy=False)
-        if (may_be_drawn := self._may_be_drawn(buffer, indices)) is not None:
-            is_current &= may_be_drawn
+        is_current &= self._may_be_drawn(buffer, indices)
         n_skipped = len(numbers) - int(np.count_nonzero(is_current))
         if n_skipped:
             indices, values = indices[is_current], values[is_current]

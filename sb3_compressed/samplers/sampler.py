@@ -28,8 +28,9 @@ class Sampler(ABC):
     """Draws the transitions of each batch of a replay buffer.
 
     A sampler that was not bound yet is a configuration: each buffer copies it, and binds its copy. A subclass needs
-    nothing but :meth:`draw`; this class records which transitions may be drawn. Random numbers are drawn from
-    ``np.random``, as SB3 does, so that ``seed`` reproduces a training.
+    nothing but :meth:`draw`; :meth:`add` and :meth:`remove` of this class record which transitions may be drawn, so
+    methods that override them call ``super()``. Random numbers are drawn from ``np.random``, as SB3 does, so that
+    ``seed`` reproduces a training.
 
     Transitions have flat indices: that of row ``row`` and environment ``env`` is ``row * n_envs + env``. The buffer
     validates what :meth:`draw` returns, and what it passes to :meth:`update`.
