@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.samplers.keyed_permutation import keyed_permutation
 from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.samplers.sampler import Draw, Sampler
 
 __all__ = ["WithoutReplacementSampler"]
 
-#: How many positions of an epoch are examined at once, at most.
-MAX_CHUNK = 1 << 16
+#: How many positions of an epoch are examined at once, at least.
+MIN_CHUNK = 1024
 
 
 class WithoutReplacementSampler(Sampler):
@@ -24,8 +23,9 @@ class WithoutReplacementSampler(Sampler):
     new ones are drawn in the next epoch. A batch across the end of an epoch contains transitions of both, so one of
     them may be in it twice; ``buffer.iterate`` returns smaller batches there instead.
 
-    The order is a keyed permutation, which takes no memory; two bytes a transition record which ones may be drawn and
-    which are left. The state contains both, so that a resumed training continues in the middle of an epoch.
+    The order is a random permutation of the indices, which takes 8 bytes a transition during the epoch; two more record
+    which ones may be drawn and which are left. The state contains these and the key of the permutation, so that a
+    resumed training continues in the middle of an epoch.
     """
 
     is_without_replacement = True
@@ -34,10 +34,12 @@ class WithoutReplacementSampler(Sampler):
     # Transitions of the epoch that were not drawn yet, (n_rows * n_envs,), and how many.
     _is_left: NDArray[np.bool_]
     _n_left = 0
-    # The epoch's permutation of the integers of that many bits, and the position in it.
+    # The key and the length of the epoch's permutation, and the position in it.
     _key = 0
-    _n_bits = 2
+    _n_ordered = 0
     _position = 0
+    #: The permutation, ``None`` until it is needed.
+    _order: NDArray[np.int64] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -71,11 +73,19 @@ class WithoutReplacementSampler(Sampler):
         """Begin an epoch of all transitions that may be drawn now, in a new order."""
         np.copyto(self._is_left, self.is_valid)
         self._n_left = int(np.count_nonzero(self.is_valid))
-        end = len(self.is_valid) - int(np.argmax(self.is_valid[::-1]))
-        self._n_bits = _n_bits_for(end)
-        self._key = int(np.random.randint(0, 2**63, dtype=np.int64))  # noqa: NPY002  # what SB3 draws from
-        self._position = 0
+        n_ordered = len(self.is_valid) - int(np.argmax(self.is_valid[::-1]))
+        self._set_order(int(np.random.randint(0, 2**63, dtype=np.int64)), n_ordered)  # noqa: NPY002  # SB3's generator
         self.n_epochs += 1
+
+    def _set_order(self, key: int, n_ordered: int, position: int = 0) -> None:
+        """Set the order of the epoch.
+
+        :param key: selects the permutation
+        :param n_ordered: the length of it, which includes all that are left
+        :param position: how many of its integers were passed
+        """
+        self._key, self._n_ordered, self._position = key, n_ordered, position
+        self._order = None
 
     def draw(self, batch_size: int) -> Draw:
         """Draw a batch, across the ends of epochs where necessary."""
@@ -104,27 +114,37 @@ class WithoutReplacementSampler(Sampler):
 
     def draw_of_epoch(self, batch_size: int) -> Draw:
         """Draw a batch that ends with the epoch: of ``batch_size`` transitions, or of all that are left."""
-        parts: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
+        if not self._n_left:
+            return Draw(np.empty(0, dtype=np.int64))
+        if self._order is None:
+            # The legacy generator: its permutations are the same in all versions of NumPy.
+            seed = self._key & 0xFFFFFFFF, self._key >> 32
+            self._order = np.random.RandomState(seed).permutation(self._n_ordered)
+        parts: list[NDArray[np.int64]] = []
         n_missing = min(batch_size, self._n_left)
         while n_missing:
-            # Integers of the permutation that are no transition, or none of those that are left, are skipped.
-            n_positions = (1 << self._n_bits) - self._position
-            if not n_positions:  # only if a loaded state was wrong
+            following = self._order[self._position : self._position + max(2 * n_missing, MIN_CHUNK)]
+            if not len(following):  # only if a loaded state was wrong
                 self._leave_out(np.arange(len(self._is_left)))
                 break
-            n_expected = n_missing * n_positions // self._n_left
-            n_examined = min(n_expected + n_expected // 8 + 16, n_positions, MAX_CHUNK)
-            positions = np.arange(self._position, self._position + n_examined, dtype=np.uint64)
-            images = keyed_permutation(positions, self._n_bits, self._key)
-            found = np.flatnonzero(images < len(self._is_left))
-            found = found[self._is_left[images[found]]][:n_missing]
-            self._position += int(found[-1]) + 1 if len(found) == n_missing else n_examined
-            indices = images[found].astype(np.int64)
-            self._is_left[indices] = False
-            self._n_left -= len(indices)
-            n_missing -= len(indices)
-            parts.append(indices)
-        return Draw(np.concatenate(parts))
+            # Those that were overwritten, and those that were not valid at the beginning, are skipped.
+            found = np.flatnonzero(self._is_left[following])[:n_missing]
+            self._position += int(found[-1]) + 1 if len(found) == n_missing else len(following)
+            parts.append(following[found])
+            n_missing -= len(found)
+            self._leave_out(parts[-1])
+        if not self._n_left:
+            self._order = None
+        return Draw(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_order"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_n_bits" in state:  # of version 0.3.0 or older
+            state = {**state, "_position": 0, "_n_ordered": len(state["is_valid"])}
+            del state["_n_bits"]
+        vars(self).update(state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
@@ -132,7 +152,7 @@ class WithoutReplacementSampler(Sampler):
             **super().state_dict(),
             "is_left": self._is_left,
             "key": self._key,
-            "n_bits": self._n_bits,
+            "n_ordered": self._n_ordered,
             "position": self._position,
             "n_epochs": self.n_epochs,
         }
@@ -142,22 +162,20 @@ class WithoutReplacementSampler(Sampler):
         is_left, is_valid = self._flags_in(state, "is_left"), self._flags_in(state, "is_valid")
         if (is_left > is_valid).any():
             raise ValueError("is_left must be a part of is_valid")
-        key, n_bits, position, n_epochs = (int(state[name]) for name in ("key", "n_bits", "position", "n_epochs"))
-        if not (2 <= n_bits <= _n_bits_for(len(is_valid)) and 0 <= position <= 1 << n_bits and n_epochs >= 0):
+        if "n_bits" in state:  # of version 0.3.0 or older, whose permutations were others
+            state = {**state, "n_ordered": len(is_valid), "position": 0}
+        key, n_ordered, position, n_epochs = (int(state[name]) for name in ("key", "n_ordered", "position", "n_epochs"))
+        if not (0 <= position <= n_ordered <= len(is_valid) and 0 <= key < 2**63 and n_epochs >= 0):
             raise ValueError(
                 f"the position must be in a permutation of at most {len(is_valid)} transitions, got {position} of "
-                f"2 ** {n_bits} and {n_epochs} epochs"
+                f"{n_ordered} with the key {key} and {n_epochs} epochs"
             )
         super().load_state_dict(state)
         self._is_left[:] = is_left
         self._n_left = int(np.count_nonzero(is_left))
-        self._key, self._n_bits, self._position, self.n_epochs = key, n_bits, position, n_epochs
+        self._set_order(key, n_ordered, position)
+        self.n_epochs = n_epochs
 
     def load_resized_state_dict(self, state: dict[str, Any], n_rows: int) -> None:
         """Restore the state of a buffer of another size; what is left of the epoch is drawn in another order."""
-        self.load_state_dict({**state, "n_bits": _n_bits_for(len(self.is_valid)), "position": 0})
-
-
-def _n_bits_for(n_items: int) -> int:
-    """Return how many bits the indices of so many items have, at least two."""
-    return max((n_items - 1).bit_length(), 2)
+        self.load_state_dict({**state, "n_ordered": len(self.is_valid), "position": 0})

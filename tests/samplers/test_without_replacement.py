@@ -177,9 +177,9 @@ def test_wrong_iterations_raise_before_the_first_batch(stream: Stream) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"n_bits": 64},
-        {"n_bits": 9},
-        {"n_bits": 1},
+        {"n_ordered": 201},
+        {"n_ordered": 15},
+        {"key": -1},
         {"position": -1},
         {"position": 1 << 20},
         {"n_epochs": -1},
@@ -204,6 +204,42 @@ def test_a_state_that_left_transitions_behind_ends_the_epoch(stream: Stream) -> 
     buffer.sample(16)
     assert isinstance(buffer.sampler, WithoutReplacementSampler)
     state = buffer.sampler.state_dict()
-    buffer.sampler.load_state_dict({**state, "position": 1 << state["n_bits"]})
+    buffer.sampler.load_state_dict({**state, "position": state["n_ordered"]})
     assert sum(len(batch.indices) for batch in buffer.iterate(50, resume=True)) == 0
     assert np.bincount(buffer.sample(120).indices).tolist() == [1] * 120
+
+
+def test_an_epoch_of_version_030_continues_with_what_is_left() -> None:
+    """Its order was another permutation."""
+    rng = np.random.default_rng(0)
+    is_valid = np.arange(200) < 150
+    is_left = is_valid & (rng.random(200) < 0.5)
+    state = {
+        "is_valid": is_valid, "is_left": is_left, "key": 2**63 - 5, "n_bits": 8, "position": 201, "n_epochs": 3,
+    }  # fmt: skip
+    loaded = WithoutReplacementSampler()
+    loaded.bind(50, 4)
+    loaded.load_state_dict(state)
+    pickled = WithoutReplacementSampler.__new__(WithoutReplacementSampler)
+    pickled.__setstate__(
+        {
+            "n_rows": 50, "n_envs": 4, "is_valid": is_valid.copy(), "_is_left": is_left.copy(),
+            "_n_left": int(is_left.sum()), "_key": 2**63 - 5, "_n_bits": 8, "_position": 201, "n_epochs": 3,
+        }
+    )  # fmt: skip
+    for sampler in (loaded, pickled):
+        n_left = sampler.n_left
+        assert n_left == is_left.sum()
+        drawn = np.concatenate([sampler.draw(n_left // 2).indices for _ in range(2)])
+        assert {*drawn.tolist()} <= {*np.flatnonzero(is_left).tolist()}
+        assert len({*drawn.tolist()}) == len(drawn) == n_left - n_left % 2
+
+
+def test_few_transitions_left_of_a_large_epoch_are_found() -> None:
+    sampler = WithoutReplacementSampler()
+    sampler.bind(100_000, 1)
+    sampler.add(np.arange(100_000), None)  # type: ignore[arg-type]
+    sampler.start_epoch()
+    sampler.remove(np.arange(99_990))
+    assert np.sort(sampler.draw_of_epoch(64).indices).tolist() == [*range(99_990, 100_000)]
+    assert len(sampler.draw_of_epoch(64).indices) == 0
