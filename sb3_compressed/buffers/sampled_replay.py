@@ -228,9 +228,7 @@ class SampledReplay(CompressedBuffer):
         :param stride: sequences begin at the first transition of each episode, at every ``stride``-th row of the
             buffer, and with ``pad="none"`` also where they end with their episode. Other libraries call it period
         :param pad: what to do where an episode has fewer transitions. ``"none"``: only complete sequences are drawn;
-            ``"end"``: sequences begin at any transition, and are padded with zeros after the end of the episode;
-            ``"start"``: sequences end at any transition, and are padded before the beginning of the episode. Then
-            ``stride`` refers to their last transition
+            ``"end"``: sequences begin at any transition, and are padded with zeros after the end of the episode
         :param env: a ``VecNormalize`` to normalize observations and rewards with
         :param next_observations: whether to return next observations
         :param as_views: whether to return stacked observations as views of shared frames, if their frames lie so that

@@ -17,7 +17,6 @@ from sb3_compressed.arrays.sequence_reading import SequenceObservations, Steps, 
 from sb3_compressed.buffers.output_format import output_tensors
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers.sequence_draw import (
-    AnchorSampler,
     EpisodeRing,
     SequenceDraw,
     SequenceShape,
@@ -53,9 +52,9 @@ class SequenceSamples(NamedTuple):
         ``(batch, time + 1, *obs_shape)``, so that one pass over it evaluates both. ``None`` if next observations were
         not requested
     :param weights: importance weights ``(batch, 1)`` of float32; ``None`` without a sampler
-    :param indices: the transition that was drawn for each sequence, its first one after the burn-in, or its last one
-        with ``pad="start"``: with a sampler its number, for ``update_priorities``, otherwise its flat index
-        ``row * n_envs + env``; an int64 array of NumPy, ``(batch,)``
+    :param indices: the transition that was drawn for each sequence, its first one after the burn-in: with a sampler
+        its number, for ``update_priorities``, otherwise its flat index ``row * n_envs + env``; an int64 array of NumPy,
+        ``(batch,)``
     """
 
     observations: Observations
@@ -136,8 +135,9 @@ def _draw(buffer: SampledReplay, shape: SequenceShape, batch_size: int) -> Seque
     bound.synchronize(buffer)
     if not ring.n_ages or (buffer.episodes is not None and not buffer.episodes.lengths.any()):
         raise BufferNotReady("the sampler of this buffer may not draw any transition yet: add transitions first")
-    drawn = draw_by_sampler(AnchorSampler(buffer, bound, ring), shape, batch_size)
-    return drawn if drawn.weights is not None else drawn._replace(weights=np.ones(batch_size, dtype=np.float32))
+    drawn = draw_by_sampler(bound, buffer, ring, shape, batch_size)
+    weights = np.ones(batch_size, dtype=np.float32) if drawn.weights is None else drawn.weights
+    return drawn._replace(indices=bound.numbers_of(drawn.indices), weights=weights)
 
 
 def is_normalized_by_user(buffer: SampledReplay) -> bool:

@@ -1,9 +1,10 @@
 """Which steps the sequences of a batch consist of: uniformly drawn, or by a sampler, in time independent of capacity.
 
-The rows of a ring buffer are addressed by age, of which 0 is the oldest. A sequence has one *anchor*, the transition
-that is drawn: its first one after the burn-in, or, if sequences are padded at their start, its last one. Anchors are
-drawn from all transitions, and those are rejected at which no sequence is possible. Only if nearly all are rejected,
-because few episodes are long enough, the valid anchors are listed.
+A sequence has one *anchor*, the transition that is drawn: its first one after the burn-in. Anchors are drawn from all
+transitions, and those are rejected at which no sequence is possible. Only if nearly all are rejected, because few
+episodes are long enough, the valid anchors are listed.
+
+Transitions have flat indices, ``row * n_envs + env``. Kernels address rows by age, of which 0 is the oldest.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.samplers.sampler import Draw
 
 __all__ = [
-    "AnchorDraw",
-    "AnchorSampler",
     "EpisodeRing",
     "Pad",
     "SequenceDraw",
@@ -33,7 +32,7 @@ __all__ = [
     "draw_uniformly",
 ]
 
-Pad = Literal["none", "end", "start"]
+Pad = Literal["none", "end"]
 """Where sequences are padded that are longer than the rest of their episode."""
 
 #: Testing an anchor takes about as long as examining this many transitions for the list of valid anchors.
@@ -68,23 +67,12 @@ class SequenceShape:
     @property
     def for_kernels(self) -> tuple[int, int, int]:
         """Arguments of kernels."""
-        pads: dict[Pad, int] = {"none": kernels().STRICT, "end": kernels().END, "start": kernels().START}
-        return self.length, self.stride, pads[self.pad]
+        return self.length, self.stride, int(self.pad == "none")
 
     @property
     def n_steps(self) -> int:
         """Length of the time axis."""
         return self.burn_in + self.length
-
-    @property
-    def n_before(self) -> int:
-        """Steps before the anchor."""
-        return self.n_steps - 1 if self.pad == "start" else self.burn_in
-
-    @property
-    def n_after(self) -> int:
-        """Steps after the anchor."""
-        return self.n_steps - 1 - self.n_before
 
 
 @dataclass(frozen=True)
@@ -121,6 +109,11 @@ class EpisodeRing:
         """Return the rows of these ages."""
         return (ages + self.oldest) % len(self.dones)
 
+    def ages_and_envs(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ages and environments of flat indices; ages that are too large have no transition."""
+        rows, envs = np.divmod(indices.astype(np.int64, copy=False), self.n_envs)
+        return (rows - self.oldest) % len(self.dones), envs
+
     @cached_property
     def for_kernels(self) -> tuple[NDArray[np.float32], NDArray[np.float32], int, int]:
         """The first arguments of every kernel."""
@@ -134,63 +127,12 @@ class EpisodeRing:
         return counts
 
 
-class AnchorDraw(NamedTuple):
-    """Anchors that a sampler drew.
-
-    :param ages: ages of their rows, ``(n,)``; not in the ring, if they are negative or too large
-    :param envs: their environments, ``(n,)``
-    :param numbers: what identifies them, ``(n,)``
-    :param weights: importance weights, ``(n,)``, ``None`` if all are 1
-    """
-
-    ages: NDArray[np.int64]
-    envs: NDArray[np.int64]
-    numbers: NDArray[np.int64]
-    weights: NDArray[np.float32] | None
-
-    def take(self, positions: NDArray[np.int64]) -> AnchorDraw:
-        """Return those at some positions."""
-        weights = None if self.weights is None else self.weights[positions]
-        return AnchorDraw(self.ages[positions], self.envs[positions], self.numbers[positions], weights)
-
-    def followed_by(self, other: AnchorDraw) -> AnchorDraw:
-        """Return these and others without weights."""
-        ages, envs, numbers = (np.concatenate(pair) for pair in zip(self[:3], other[:3], strict=True))
-        return AnchorDraw(ages, envs, numbers, None)
-
-
-@dataclass
-class AnchorSampler:
-    """Draws anchors by the sampler of a buffer."""
-
-    buffer: ReplayRing
-    bound: BoundSampler
-    ring: EpisodeRing
-
-    def draw(self, n: int, *, again: bool = False) -> AnchorDraw:
-        """Draw anchors for a batch.
-
-        :param again: whether anchors were drawn for this batch before
-        """
-        return self._anchors((self.bound.draw_again if again else self.bound.draw)(self.buffer, n))
-
-    def draw_among(self, ages: NDArray[np.int64], envs: NDArray[np.int64], n: int) -> AnchorDraw:
-        """Draw anchors from those of these ages and environments."""
-        candidates = self.ring.rows(ages) * self.ring.n_envs + envs
-        return self._anchors(self.bound.draw_among(self.buffer, candidates, n))
-
-    def _anchors(self, draw: Draw) -> AnchorDraw:
-        rows, envs = np.divmod(draw.indices, self.ring.n_envs)
-        ages = (rows - self.ring.oldest) % len(self.ring.dones)
-        return AnchorDraw(ages, envs, self.bound.numbers_of(draw.indices), draw.weights)
-
-
 class SequenceDraw(NamedTuple):
     """The steps of a batch of sequences, and how they were drawn.
 
     :param steps: the steps
     :param episode_starts: 1 where an episode begins, or its part that is in the ring after padding; ``(batch, time)``
-    :param indices: what identifies the anchor: the number that a sampler drew, otherwise the flat index; ``(batch,)``
+    :param indices: flat indices of the anchors, ``(batch,)``
     :param weights: importance weights ``(batch,)``, ``None`` if all are 1
     """
 
@@ -207,75 +149,67 @@ def draw_uniformly(ring: EpisodeRing, shape: SequenceShape, batch_size: int) -> 
     """
     n_ages = ring.n_ages - (shape.length - 1 if shape.pad == "none" else 0)
     n_anchors = max(n_ages, 0) * ring.n_envs
-    ages, envs = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    indices = np.empty(0, dtype=np.int64)
     n_tested, max_tested = 0, max(8 * batch_size, n_anchors // TEST_COST)
-    while len(ages) < batch_size and n_tested < max_tested and n_anchors:
-        n = _n_to_draw(batch_size - len(ages), shape)
+    while (missing := batch_size - len(indices)) > 0 and n_tested < max_tested and n_anchors:
+        n = _n_to_draw(missing, shape)
         n_tested += n
-        new_ages = np.random.randint(0, n_ages, n)  # noqa: NPY002  # as SB3 does
-        new_envs = np.random.randint(0, ring.n_envs, n)  # noqa: NPY002
-        valid = _valid_among(ring, shape, new_ages, new_envs, batch_size - len(ages))
-        ages, envs = np.append(ages, new_ages[valid]), np.append(envs, new_envs[valid])
-    if (missing := batch_size - len(ages)) > 0:
-        all_ages, all_envs = _valid_anchors(ring, shape)
-        chosen = np.random.randint(0, len(all_ages), missing)  # noqa: NPY002
-        ages, envs = np.append(ages, all_ages[chosen]), np.append(envs, all_envs[chosen])
-    return _sequences_at(ring, shape, ages, envs, ring.rows(ages) * ring.n_envs + envs, None)
+        rows = ring.rows(np.random.randint(0, n_ages, n))  # noqa: NPY002  # as SB3 does
+        drawn = rows * ring.n_envs + np.random.randint(0, ring.n_envs, n)  # noqa: NPY002
+        indices = np.append(indices, drawn[_anchors_among(ring, shape, drawn, missing)])
+    if missing > 0:
+        anchors = _all_anchors(ring, shape)
+        indices = np.append(indices, anchors[np.random.randint(0, len(anchors), missing)])  # noqa: NPY002
+    return _sequences_at(ring, shape, indices, None)
 
 
-def draw_by_sampler(anchors: AnchorSampler, shape: SequenceShape, batch_size: int) -> SequenceDraw:
+def draw_by_sampler(
+    bound: BoundSampler, buffer: ReplayRing, ring: EpisodeRing, shape: SequenceShape, batch_size: int
+) -> SequenceDraw:
     """Draw sequences with the probabilities of their anchors.
 
     If hardly any anchors are valid, they are listed and drawn from, where the sampler can do that. With priorities,
     that is common: only those of valid anchors are updated, and all others keep the priority of new transitions.
 
+    :param bound: the sampler of the buffer
+    :param buffer: the buffer
+    :param ring: its transitions
     :raises BufferNotReady: if there is no sequence, or the sampler draws none
     """
-    ring = anchors.ring
-    drawn, kept, n_drawn = _draw_until_enough(anchors, shape, batch_size)
-    if (missing := batch_size - len(kept.ages)) > 0:
-        ages, envs = _valid_anchors(ring, shape)
-        if not anchors.bound.can_draw_among:
-            n_kept = len(kept.ages)
-            raise BufferNotReady(f"the sampler drew {n_drawn} transitions, and at {n_kept} of them a sequence begins")
-        is_weighted = drawn.weights is not None
-        drawn = anchors.draw_among(ages, envs, batch_size if is_weighted else missing)
-        kept = drawn if is_weighted else kept.followed_by(drawn)
-    if len(kept.ages) > batch_size:  # at random, since samplers may order what they draw
-        kept = kept.take(np.random.permutation(len(kept.ages))[:batch_size])  # noqa: NPY002
+    each_once = bound.sampler.is_without_replacement
+    max_drawn = max_next = MAX_DRAWS * batch_size * shape.stride
+    if bound.can_draw_among:
+        max_next = max(4 * batch_size * shape.stride, ring.n_ages * ring.n_envs // TEST_COST)
+    n = batch_size if each_once else _n_to_draw(batch_size, shape)
+    drawn = bound.draw(buffer, n)
+    kept, n_drawn = _taken(drawn, _anchors_among(ring, shape, drawn.indices, n)), n
+    while (missing := batch_size - len(kept.indices)) > 0:
+        is_weighted = drawn.weights is not None  # relative to those of the same draw, so that only one draw is kept
+        n = 2 * n if is_weighted else missing if each_once else _n_to_draw(missing, shape)
+        if n_drawn > max_drawn or n > max_next:
+            anchors = _all_anchors(ring, shape)
+            if not bound.can_draw_among:
+                n_kept = len(kept.indices)
+                raise BufferNotReady(
+                    f"the sampler drew {n_drawn} transitions, and at {n_kept} of them a sequence begins"
+                )
+            drawn = valid = bound.draw_among(buffer, anchors, batch_size if is_weighted else missing)
+        else:
+            drawn = bound.draw_again(buffer, n)
+            valid = _taken(drawn, _anchors_among(ring, shape, drawn.indices, n))
+            n_drawn += n
+        kept = valid if is_weighted else Draw(np.append(kept.indices, valid.indices))
+    if len(kept.indices) > batch_size:  # at random, since samplers may order what they draw
+        kept = _taken(kept, np.random.permutation(len(kept.indices))[:batch_size])  # noqa: NPY002
     weights = kept.weights
     if weights is not None and drawn.weights is not None and drawn.weights.max() == 1:
         weights = weights / weights.max()  # relative to the largest of a batch
-    return _sequences_at(ring, shape, kept.ages, kept.envs, kept.numbers, weights)
+    return _sequences_at(ring, shape, kept.indices, weights)
 
 
-def _draw_until_enough(
-    anchors: AnchorSampler, shape: SequenceShape, batch_size: int
-) -> tuple[AnchorDraw, AnchorDraw, int]:
-    """Draw anchors until enough of them are valid, or it would take longer than to list all valid ones.
-
-    :return: the last draw, the valid ones of all draws, and how many were drawn. Weights of one draw are relative to
-        each other, so with weights, the valid ones are those of the last draw
-    """
-    ring, each_once = anchors.ring, anchors.bound.sampler.is_without_replacement
-    n = batch_size if each_once else _n_to_draw(batch_size, shape)
-    max_drawn = max_next = MAX_DRAWS * batch_size * shape.stride
-    if anchors.bound.can_draw_among:
-        max_next = max(4 * batch_size * shape.stride, ring.n_ages * ring.n_envs // TEST_COST)
-    drawn = anchors.draw(n)
-    kept, n_drawn = drawn.take(_valid_among(ring, shape, drawn.ages, drawn.envs, n)), n
-    while (missing := batch_size - len(kept.ages)) > 0:
-        if drawn.weights is not None:
-            n *= 2
-        else:
-            n = missing if each_once else _n_to_draw(missing, shape)
-        if n_drawn > max_drawn or n > max_next:
-            break
-        drawn = anchors.draw(n, again=True)
-        n_drawn += n
-        valid = drawn.take(_valid_among(ring, shape, drawn.ages, drawn.envs, n))
-        kept = valid if drawn.weights is not None else kept.followed_by(valid)
-    return drawn, kept, n_drawn
+def _taken(draw: Draw, positions: NDArray[np.int64]) -> Draw:
+    """Return those at some positions."""
+    return Draw(draw.indices[positions], None if draw.weights is None else draw.weights[positions])
 
 
 def _n_to_draw(n: int, shape: SequenceShape) -> int:
@@ -283,17 +217,15 @@ def _n_to_draw(n: int, shape: SequenceShape) -> int:
     return min(2 * n * shape.stride, MAX_TESTED)
 
 
-def _valid_among(
-    ring: EpisodeRing, shape: SequenceShape, ages: NDArray[np.int64], envs: NDArray[np.int64], most: int
-) -> NDArray[np.int64]:
+def _anchors_among(ring: EpisodeRing, shape: SequenceShape, indices: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     """Return the positions of the first valid ones among possible anchors, at most ``most``."""
     selected = np.empty(most, dtype=np.int64)
-    n = kernels().select_anchors(*ring.for_kernels, ages, envs, *shape.for_kernels, selected)
+    n = kernels().select_anchors(*ring.for_kernels, *ring.ages_and_envs(indices), *shape.for_kernels, selected)
     return selected[:n]
 
 
-def _valid_anchors(ring: EpisodeRing, shape: SequenceShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the ages and environments of all valid anchors.
+def _all_anchors(ring: EpisodeRing, shape: SequenceShape) -> NDArray[np.int64]:
+    """Return the flat indices of all valid anchors.
 
     :raises BufferNotReady: if there are none
     """
@@ -302,30 +234,27 @@ def _valid_anchors(ring: EpisodeRing, shape: SequenceShape) -> tuple[NDArray[np.
         kernels().mark_anchors(*ring.for_kernels, env, *shape.for_kernels, is_anchor[env])
     envs, ages = np.nonzero(is_anchor)
     if len(ages):
-        return ages, envs
+        return ring.rows(ages) * ring.n_envs + envs
     if not ring.n_ages:
         raise BufferNotReady("cannot sample from an empty buffer: add transitions first")
     every = f", at every {shape.stride}th row," if shape.stride > 1 else ""
     raise BufferNotReady(
         f"no episode has {shape.length} consecutive transitions{every} in this buffer, which contains {ring.n_ages} "
-        "rows; add transitions first, request a smaller length, or pad='end' or 'start' for shorter sequences"
+        "rows; add transitions first, request a smaller length, or pad='end' for shorter sequences"
     )
 
 
 def _sequences_at(
-    ring: EpisodeRing,
-    shape: SequenceShape,
-    ages: NDArray[np.int64],
-    envs: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    weights: NDArray[np.float32] | None,
+    ring: EpisodeRing, shape: SequenceShape, indices: NDArray[np.int64], weights: NDArray[np.float32] | None
 ) -> SequenceDraw:
-    first = shape.n_before - ring.count(ages, envs, -1, shape.n_before)
-    stop = shape.n_before + 1 + ring.count(ages, envs, 1, shape.n_after)
-    begins = ages - shape.n_before + first
+    """Return the sequences with these anchors."""
+    ages, envs = ring.ages_and_envs(indices)
+    first = shape.burn_in - ring.count(ages, envs, -1, shape.burn_in)
+    stop = shape.burn_in + 1 + ring.count(ages, envs, 1, shape.length - 1)
+    begins = ages - shape.burn_in + first
     starts = np.zeros((len(ages), shape.n_steps), dtype=np.float32)
     is_start = (first > 0) | np.where(begins == 0, ring.starts_at_row_0, ring.count(begins, envs, -1, 1) == 0)
     starts[np.arange(len(ages)), first] = is_start
     positions = np.clip(np.arange(shape.n_steps), first[:, None], stop[:, None] - 1)
-    rows = ring.rows((ages - shape.n_before)[:, None] + positions)
+    rows = ring.rows((ages - shape.burn_in)[:, None] + positions)
     return SequenceDraw(Steps(rows, envs, first, stop), starts, indices, weights)

@@ -9,10 +9,7 @@ from numpy.typing import NDArray
 from sb3_compressed.kernels.byte_kernels import INT
 from sb3_compressed.kernels.jit import BYTES, INTS, READ_INTS, helper, kernel
 
-__all__ = ["END", "START", "STRICT", "count_steps", "mark_anchors", "select_anchors"]
-
-#: Ways of padding.
-STRICT, END, START = 0, 1, 2
+__all__ = ["count_steps", "mark_anchors", "select_anchors"]
 
 FLAGS = types.Array(types.float32, 2, "C", readonly=True)
 """``dones`` or ``timeouts``."""
@@ -45,7 +42,7 @@ def is_on_stride(
     env: int,
     length: int,
     stride: int,
-    pad: int,
+    is_complete: int,
 ) -> bool:
     """Return whether the stride selects an anchor."""
     if stride == 1:
@@ -53,10 +50,10 @@ def is_on_stride(
     row = oldest + age
     if (row - len(dones) if row >= len(dones) else row) % stride == 0:
         return True
-    if is_boundary(dones, timeouts, oldest, n_ages, age if pad == START else age - 1, env):
+    if is_boundary(dones, timeouts, oldest, n_ages, age - 1, env):
         return True
     last = age + length - 1
-    return pad == STRICT and last < n_ages and ends_at(dones, timeouts, oldest, last, env)
+    return is_complete != 0 and last < n_ages and ends_at(dones, timeouts, oldest, last, env)
 
 
 @helper(INT, FLAGS, FLAGS, INT, INT, INT, INT, INT, INT)
@@ -117,13 +114,13 @@ def select_anchors(
     envs: NDArray[np.int64],
     length: int,
     stride: int,
-    pad: int,
+    is_complete: int,
     selected: NDArray[np.int64],
 ) -> int:
     """Select the transitions that are anchors of sequences.
 
     :param ages: ages ``(n,)``; those outside the ring are none
-    :param pad: :data:`STRICT`, :data:`END` or :data:`START`
+    :param is_complete: 1 if sequences must not be padded at their end, else 0
     :param selected: receives their positions, at most as many as there is room for
     :return: the number of them
     """
@@ -134,9 +131,9 @@ def select_anchors(
             break
         if age < 0 or age >= n_ages:
             continue
-        if not is_on_stride(dones, timeouts, oldest, n_ages, age, env, length, stride, pad):
+        if not is_on_stride(dones, timeouts, oldest, n_ages, age, env, length, stride, is_complete):
             continue
-        if pad == STRICT and count(dones, timeouts, oldest, n_ages, age, env, 1, length - 1) < length - 1:
+        if is_complete != 0 and count(dones, timeouts, oldest, n_ages, age, env, 1, length - 1) < length - 1:
             continue
         selected[n] = k
         n += 1
@@ -152,7 +149,7 @@ def mark_anchors(
     env: int,
     length: int,
     stride: int,
-    pad: int,
+    is_complete: int,
     is_anchor: NDArray[np.uint8],
 ) -> None:
     """Mark all anchors of one environment.
@@ -163,5 +160,7 @@ def mark_anchors(
     for back in range(n_ages):
         age = n_ages - 1 - back
         n_following = 0 if is_boundary(dones, timeouts, oldest, n_ages, age, env) else n_following + 1
-        is_long_enough = pad != STRICT or n_following >= length - 1
-        is_anchor[age] = is_long_enough and is_on_stride(dones, timeouts, oldest, n_ages, age, env, length, stride, pad)
+        is_long_enough = is_complete == 0 or n_following >= length - 1
+        is_anchor[age] = is_long_enough and is_on_stride(
+            dones, timeouts, oldest, n_ages, age, env, length, stride, is_complete
+        )

@@ -168,9 +168,8 @@ def assert_sequences(
     for number, index in enumerate(samples.indices.tolist()):
         env = index % N_ENVS
         [anchor] = [step for step in range(oldest, len(transitions)) if step % ROWS == index // N_ENVS]
-        begin = anchor - (length - 1 if pad == "start" else 0)
         steps: list[int | None] = []
-        for position in range(begin - burn_in, begin + length):
+        for position in range(anchor - burn_in, anchor + length):
             low, high = min(position, anchor), max(position, anchor)
             is_inside = low >= oldest and high < len(transitions)
             steps.append(position if is_inside and not any(t.done[env] for t in transitions[low:high]) else None)
@@ -352,9 +351,9 @@ def test_folders_followers_and_copies_return_the_same_sequences(tmp_path: Path) 
     loaded = CompressedReplayBuffer.from_checkpoint(tmp_path / "copy", device="cpu")
     for each in (buffer, follower, loaded):
         for as_views in (False, True):
-            samples = each.sample_sequences(16, 4, 2, pad="start", as_views=as_views)
+            samples = each.sample_sequences(16, 4, 2, pad="end", as_views=as_views)
             assert strides_of_frames(samples.observations) == np.prod(FRAME if as_views else STACK.shape)
-            assert_sequences(samples, transitions, ROWS + 5, 4, 2, "start", as_views=as_views)
+            assert_sequences(samples, transitions, ROWS + 5, 4, 2, "end", as_views=as_views)
     buffer.close()
 
 
@@ -431,6 +430,7 @@ def test_damaged_payload_is_an_error_that_names_its_slot() -> None:
         ((4, 4, 0, 0), ValueError, "stride"),
         ((4, 2.0), TypeError, "length"),
         ((4, 4, 0, 1, "both"), ValueError, "pad"),
+        ((4, 4, 0, 1, "start"), ValueError, "pad"),
         ((4, 61), BufferNotReady, "61"),
         ((4, 61, 0, 1, "end"), ValueError, "61"),
         ((4, 4, 10**9), ValueError, "1000000000"),

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from small_samplers import ValidSampler
 
 from sb3_compressed import BufferNotReady
-from sb3_compressed.samplers import Sampler, WithoutReplacementSampler
+from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 from sb3_compressed.samplers.sequence_draw import (
-    AnchorDraw,
-    AnchorSampler,
     EpisodeRing,
     Pad,
     SequenceDraw,
@@ -55,12 +53,10 @@ def expected_sequences(ring: EpisodeRing, shape: SequenceShape) -> dict[int, lis
         for rows in episodes(ring, env):
             has_ended = bool(ring.dones[rows[-1], env] or ring.timeouts[rows[-1], env])
             for position, row in enumerate(rows):
-                begin = position - shape.length + 1 if shape.pad == "start" else position
-                window = range(begin - shape.burn_in, begin + shape.length)
-                is_complete = begin + shape.length <= len(rows)
-                is_first = position == len(rows) - 1 if shape.pad == "start" else position == 0
-                reaches_end = shape.pad == "none" and has_ended and begin + shape.length == len(rows)
-                is_on_stride = row % shape.stride == 0 or is_first or reaches_end
+                window = range(position - shape.burn_in, position + shape.length)
+                is_complete = position + shape.length <= len(rows)
+                reaches_end = shape.pad == "none" and has_ended and position + shape.length == len(rows)
+                is_on_stride = row % shape.stride == 0 or position == 0 or reaches_end
                 if is_on_stride and (is_complete or shape.pad != "none"):
                     steps = [rows[at] if 0 <= at < len(rows) else None for at in window]
                     expected[row * ring.n_envs + env] = steps
@@ -166,20 +162,20 @@ def test_unknown_padding_is_an_error() -> None:
         SequenceShape(4, pad="zeros")  # type: ignore[arg-type]
 
 
-class Drawer(AnchorSampler):
+class Drawer(BoundSampler):
     """Draws transitions in a fixed order."""
 
     def __init__(self, ring: EpisodeRing, order: list[int], sampler: Sampler) -> None:
-        buffer: Any = None
-        super().__init__(buffer, BoundSampler(sampler, len(ring.dones), ring.n_envs), ring)
+        super().__init__(sampler, len(ring.dones), ring.n_envs)
         self.order, self.n_drawn = order, 0
 
-    def draw(self, n: int, *, again: bool = False) -> AnchorDraw:
+    def draw(self, buffer: Any, batch_size: int) -> Draw:
         """Return the next ones, again from the beginning after the last one."""
-        flat = np.array([self.order[(self.n_drawn + k) % len(self.order)] for k in range(n)])
-        self.n_drawn += n
-        ages = (flat // self.ring.n_envs - self.ring.oldest) % len(self.ring.dones)
-        return AnchorDraw(ages, flat % self.ring.n_envs, flat + 1000, None)
+        flat = [self.order[(self.n_drawn + k) % len(self.order)] for k in range(batch_size)]
+        self.n_drawn += batch_size
+        return Draw(np.array(flat))
+
+    draw_again = draw
 
 
 class WeightedDrawer(Drawer):
@@ -187,12 +183,20 @@ class WeightedDrawer(Drawer):
 
     is_normalized = False
 
-    def draw(self, n: int, *, again: bool = False) -> AnchorDraw:
+    def draw(self, buffer: Any, batch_size: int) -> Draw:
         """Return the next ones."""
-        drawn = super().draw(n, again=again)
-        scale = drawn.numbers.max() if self.is_normalized else self.n_drawn
-        self.last = drawn._replace(weights=(drawn.numbers / scale).astype(np.float32))
+        [indices, _] = super().draw(buffer, batch_size)
+        scale = indices.max() + 1000 if self.is_normalized else self.n_drawn
+        self.last = Draw(indices, ((indices + 1000) / scale).astype(np.float32))
         return self.last
+
+    draw_again = draw
+
+
+def sequences_of(drawer: Drawer, ring: EpisodeRing, shape: SequenceShape, batch_size: int) -> SequenceDraw:
+    """Return the sequences that are drawn; a drawer reads no buffer."""
+    buffer: Any = None
+    return draw_by_sampler(drawer, buffer, ring, shape, batch_size)
 
 
 def test_transitions_drawn_without_replacement_are_kept_in_order() -> None:
@@ -204,9 +208,9 @@ def test_transitions_drawn_without_replacement_are_kept_in_order() -> None:
     possible = [index for index in order if index in expected]
     assert 0 < len(possible) < len(order)
     drawer = Drawer(ring, order, WithoutReplacementSampler())
-    batches = [draw_by_sampler(drawer, shape, 2) for _ in range(len(possible) // 2)]
+    batches = [sequences_of(drawer, ring, shape, 2) for _ in range(len(possible) // 2)]
     indices = np.concatenate([batch.indices for batch in batches])
-    assert indices.tolist() == [index + 1000 for index in possible[: len(indices)]]
+    assert indices.tolist() == possible[: len(indices)]
     assert drawn_sequences(batches[0]) == [expected[index] for index in possible[:2]]
 
 
@@ -215,12 +219,12 @@ def test_weights_are_those_of_one_draw(is_normalized: bool) -> None:
     ring, shape = ring_of(np.zeros((40, 1), np.bool_), 40, full=False), SequenceShape(30)
     drawer = WeightedDrawer(ring, [*range(11, 40), *range(11)], ValidSampler())
     drawer.is_normalized = is_normalized
-    batch = draw_by_sampler(drawer, shape, 9)
-    assert drawer.n_drawn > len(drawer.last.ages), "several draws"
+    batch = sequences_of(drawer, ring, shape, 9)
+    assert drawer.n_drawn > len(drawer.last.indices), "several draws"
     assert batch.weights is not None
     assert drawer.last.weights is not None
-    of_number = dict(zip(drawer.last.numbers.tolist(), drawer.last.weights, strict=True))
-    weights = np.array([of_number[number] for number in batch.indices.tolist()])
+    of_index = dict(zip(drawer.last.indices.tolist(), drawer.last.weights, strict=True))
+    weights = np.array([of_index[index] for index in batch.indices.tolist()])
     np.testing.assert_allclose(batch.weights, weights / weights.max() if is_normalized else weights, rtol=1e-6)
 
 
@@ -228,4 +232,4 @@ def test_sampler_that_draws_no_possible_sequence_is_an_error() -> None:
     ring = ring_of(np.zeros((20, 1), np.bool_), 12, full=False)
     for length, message in ((4, "at 0 of them"), (13, "13 consecutive")):
         with pytest.raises(BufferNotReady, match=message):
-            draw_by_sampler(Drawer(ring, [10, 11], ValidSampler()), SequenceShape(length), 3)
+            sequences_of(Drawer(ring, [10, 11], ValidSampler()), ring, SequenceShape(length), 3)
