@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch as th
@@ -45,16 +45,17 @@ NO_PRIORITY = -1
 N_DIGITS = 9
 
 
-def _of_online(name: str) -> Any:
-    """Return a property for an attribute or a method of the online buffer."""
-
-    def get(self: MixedReplayBuffer) -> Any:
-        return getattr(self.online, name)
-
-    def set_value(self: MixedReplayBuffer, value: Any) -> None:
-        setattr(self.online, name, value)
-
-    return property(get, set_value, doc=f"``{name}`` of the online buffer.")
+#: Attributes and methods that are those of the online buffer.
+OF_ONLINE = (
+    # of SB3's buffers
+    "buffer_size", "observation_space", "action_space", "obs_shape", "action_dim", "n_envs", "pos", "full",
+    "observations", "next_observations", "actions", "rewards", "dones", "timeouts", "optimize_memory_usage",
+    "handle_timeout_termination", "n_steps", "gamma",
+    # of compressed buffers
+    "compression_method", "sampler", "output_dtype", "normalize_images", "num_threads", "given_arguments",
+    "observations_nbytes", "raw_observations_nbytes", "is_in_memory", "folder", "repair_report", "flush", "refresh",
+    "joint_commit", "take_over",
+)  # fmt: skip
 
 
 class MixedReplayBuffer(ReplayBuffer):
@@ -219,42 +220,9 @@ class MixedReplayBuffer(ReplayBuffer):
         for buffer in self.buffers:
             buffer.device = get_device(device)
 
-    # Of SB3's buffers.
-    buffer_size = _of_online("buffer_size")
-    observation_space = _of_online("observation_space")
-    action_space = _of_online("action_space")
-    obs_shape = _of_online("obs_shape")
-    action_dim = _of_online("action_dim")
-    n_envs = _of_online("n_envs")
-    pos = _of_online("pos")
-    full = _of_online("full")
-    observations = _of_online("observations")
-    next_observations = _of_online("next_observations")
-    actions = _of_online("actions")
-    rewards = _of_online("rewards")
-    dones = _of_online("dones")
-    timeouts = _of_online("timeouts")
-    optimize_memory_usage = _of_online("optimize_memory_usage")
-    handle_timeout_termination = _of_online("handle_timeout_termination")
-    n_steps = _of_online("n_steps")
-    gamma = _of_online("gamma")
+    if TYPE_CHECKING:  # all names in OF_ONLINE
 
-    # Of compressed buffers.
-    compression_method = _of_online("compression_method")
-    sampler = _of_online("sampler")
-    output_dtype = _of_online("output_dtype")
-    normalize_images = _of_online("normalize_images")
-    num_threads = _of_online("num_threads")
-    given_arguments = _of_online("given_arguments")
-    observations_nbytes = _of_online("observations_nbytes")
-    raw_observations_nbytes = _of_online("raw_observations_nbytes")
-    is_in_memory = _of_online("is_in_memory")
-    folder = _of_online("folder")
-    repair_report = _of_online("repair_report")
-    flush = _of_online("flush")
-    refresh = _of_online("refresh")
-    joint_commit = _of_online("joint_commit")
-    take_over = _of_online("take_over")
+        def __getattr__(self, name: str) -> Any: ...
 
     # -- SB3's interface -------------------------------------------------------------------------------------
 
@@ -527,6 +495,19 @@ class MixedReplayBuffer(ReplayBuffer):
         online = state["_sources"][0].buffer
         vars(self).update(state, _sources=[source.reopened(online) for source in state["_sources"]])
         vars(self).pop("_prefetcher", None)  # of 0.3.0
+
+
+def _of_online(name: str) -> property:
+    """Return a property for an attribute or a method of the online buffer."""
+    return property(
+        lambda mixed: getattr(mixed.online, name),
+        lambda mixed, value: setattr(mixed.online, name, value),
+        doc=f"``{name}`` of the online buffer.",
+    )
+
+
+for _name in OF_ONLINE:
+    setattr(MixedReplayBuffer, _name, _of_online(_name))
 
 
 def _normalized(weights: Sequence[float] | NDArray[np.float64], n_buffers: int) -> NDArray[np.float64]:
