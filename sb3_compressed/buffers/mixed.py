@@ -368,8 +368,7 @@ class MixedReplayBuffer(ReplayBuffer):
                 updates.append((buffer, numbers[is_selected], errors[is_selected]))
         if len(updates) > 1:  # all are valid before any is applied
             for buffer, *update in updates:
-                with buffer._lock:
-                    buffer._bound_sampler.validated_update(buffer, *update)
+                buffer._bound_sampler.validated_update(buffer, *update)
         return sum(buffer.update_priorities(*update) for buffer, *update in updates)
 
     @property

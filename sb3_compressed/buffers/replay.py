@@ -18,7 +18,6 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.buffers.allocation import begin_allocation
 from sb3_compressed.buffers.base import Methods
-from sb3_compressed.buffers.buffer_lock import new_lock
 from sb3_compressed.buffers.extend import Steps, add_steps
 from sb3_compressed.buffers.observations import (
     as_indices,
@@ -37,7 +36,6 @@ from sb3_compressed.buffers.validation import (
     validated_timeouts,
 )
 from sb3_compressed.common.tree_map import tree_map
-from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 
 if TYPE_CHECKING:
@@ -46,9 +44,9 @@ if TYPE_CHECKING:
 __all__ = ["CompressedDictReplayBuffer", "CompressedReplay", "CompressedReplayBuffer", "Transitions"]
 
 #: Attributes that copies and pickles do not share.
-NOT_COPIED = {"_storage", "_checkpoints", "_lock"}
+NOT_COPIED = {"_storage", "_checkpoints"}
 #: Attributes that a buffer keeps when it takes over another one.
-KEPT_ATTRIBUTES = {"_batch_pool", "_lock"}
+KEPT_ATTRIBUTES = {"_batch_pool"}
 #: Attributes in pickles of 0.3.0, of batches that were decoded ahead.
 REMOVED_ATTRIBUTES = {"_predicted_batch", "_prefetcher"}
 
@@ -111,10 +109,6 @@ class CompressedReplay(StoredReplay):
     def _construct_parent(self, arguments: dict[str, Any]) -> None:
         begin_allocation(self)
         super()._construct_parent(arguments)
-
-    def _open_storage(self, storage: Any, mode: StorageMode) -> None:
-        self._lock = new_lock()
-        super()._open_storage(storage, mode)
 
     # -- adding ----------------------------------------------------------------------------------------------
 
@@ -181,10 +175,10 @@ class CompressedReplay(StoredReplay):
         self.dones[rows] = done
         if self.handle_timeout_termination:
             self.timeouts[rows] = timeouts
-        if self._bound_sampler is not None:
-            self._bound_sampler.n_written += n_steps
         # At once: interrupted between both, the buffer could never be added to again.
         attributes.update(pos=end % self.buffer_size, full=self.full or end == self.buffer_size)
+        if self._bound_sampler is not None:
+            self._bound_sampler.n_written += n_steps
 
     def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         obs, next_obs, action, reward, done = given
@@ -384,7 +378,6 @@ class CompressedReplay(StoredReplay):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({name: value for name, value in state.items() if name not in REMOVED_ATTRIBUTES})
-        self._lock = new_lock()
         if self._bound_sampler is not None:
             self._require_no_own_get_samples()
 

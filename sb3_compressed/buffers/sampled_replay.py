@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,8 +34,6 @@ class SampledReplay(CompressedBuffer):
     #: See :attr:`bound_sampler`.
     _bound_sampler: BoundSampler | None = None
     _has_warned_of_time_limits = False
-    #: Acquired by each method that reads or writes transitions.
-    _lock: threading.RLock
 
     @property
     def sampler(self) -> Sampler | None:
@@ -70,8 +67,7 @@ class SampledReplay(CompressedBuffer):
         """
         if self._bound_sampler is None:
             raise TypeError("update_priorities() is for buffers with a sampler, such as sampler='prioritized'")
-        with self._lock:
-            return self._bound_sampler.update(self, indices, td_errors)
+        return self._bound_sampler.update(self, indices, td_errors)
 
     def _set_sampler(self, sampler: str | Sampler) -> None:
         if (configured := get_sampler(sampler)) is None:
@@ -138,18 +134,16 @@ class SampledReplay(CompressedBuffer):
         bound = self._bound_sampler
         assert bound is not None
         for _ in range(epochs):
-            with self._lock:
-                bound.synchronize(self)
-                if not (resume and sampler.n_left):
-                    sampler.start_epoch()
+            bound.synchronize(self)
+            if not (resume and sampler.n_left):
+                sampler.start_epoch()
             resume = False
             while True:
-                with self._lock:
-                    bound.synchronize(self)
-                    draw = sampler.draw_of_epoch(batch_size)
-                    if not len(draw.indices):
-                        break
-                    samples = self._samples_of(self._arranged(draw), env)
+                bound.synchronize(self)
+                draw = sampler.draw_of_epoch(batch_size)
+                if not len(draw.indices):
+                    break
+                samples = self._samples_of(self._arranged(draw), env)
                 yield samples
 
     def _require_transitions(self, batch_size: int) -> None:
@@ -253,13 +247,12 @@ class SampledReplay(CompressedBuffer):
             raise ValueError(
                 f"length and burn_in must be at most {most}, the rows of the buffer, got {length} and {burn_in}"
             )
-        with self._lock:
-            return sample_sequences(
-                self,
-                batch_size,
-                shape,
-                env,
-                with_next=next_observations,
-                as_views=as_views,
-                empty=self._batch_pool.begin_batch(self.device.type),
-            )
+        return sample_sequences(
+            self,
+            batch_size,
+            shape,
+            env,
+            with_next=next_observations,
+            as_views=as_views,
+            empty=self._batch_pool.begin_batch(self.device.type),
+        )
