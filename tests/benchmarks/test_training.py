@@ -17,7 +17,6 @@ import training_loops
 from frame_recording import Playback
 from metrics import TimedCalls
 from recorded_env import make_recorded
-from sb3_compressed.benchmarking.training_run import TimedCalls
 from settings import SETTINGS
 
 SCENE, TINY_SCENE = "recorded:Noise84-v0", "tiny:Noise84-v0"
