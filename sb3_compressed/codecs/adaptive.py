@@ -282,7 +282,6 @@ class Adaptive(BytesCodec, TrainableCodec):
         """Free the encoder's tables; see :meth:`TrainableCodec.release_encoder`."""
         self._zstd.release_encoder()
         self._plain_zstd.release_encoder()
-        self._lz4.release_encoder()
         self._encoder.clear()
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:

@@ -1,6 +1,6 @@
-"""The functions of the LZ4 library (https://github.com/lz4/lz4) that python-lz4 contains, for use in kernels.
+"""The decoder of the LZ4 library (https://github.com/lz4/lz4) that python-lz4 contains, for use in kernels.
 
-python-lz4 also loads a dictionary anew for each block. See :mod:`.c_library`.
+See :mod:`.c_library`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ import ctypes
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
 from lz4.block import _block
-from numpy.typing import NDArray
 
 from sb3_compressed.codecs.c_library import addresses_of
 from sb3_compressed.common.probes import holds
 
-__all__ = ["MAX_DICTIONARY_NBYTES", "Lz4Functions", "loaded_stream", "lz4_functions"]
+__all__ = ["MAX_DICTIONARY_NBYTES", "Lz4Functions", "lz4_functions"]
 
 #: LZ4 copies from at most so many bytes back, so further ones of a dictionary are useless.
 MAX_DICTIONARY_NBYTES = 65_536
@@ -26,48 +24,26 @@ class Lz4Functions(NamedTuple):
     """Addresses of functions of the library, named as in ``lz4.h``."""
 
     decompress_safe_using_dict: int
-    reset_stream_fast: int
-    attach_dictionary: int
-    compress_fast_continue: int
 
 
-EXPORTED = (
-    "LZ4_decompress_safe_usingDict",
-    "LZ4_resetStream_fast",
-    "LZ4_attach_dictionary",
-    "LZ4_compress_fast_continue",
-)
+EXPORTED = ("LZ4_decompress_safe_usingDict",)
 
 
 @cache
 def lz4_functions() -> Lz4Functions | None:
     """Return the functions, ``None`` where the extension module does not export them."""
-    return _addresses() if holds(_compresses) else None
+    return _addresses() if holds(_decodes) else None
 
 
 def _addresses() -> Lz4Functions:
     return Lz4Functions(*addresses_of(ctypes.CDLL(_block.__file__), EXPORTED))
 
 
-def loaded_stream(dictionary: bytes) -> NDArray[np.uint8]:
-    """Return an initialized stream that has loaded a dictionary, which must stay alive as long as it."""
-    library = ctypes.CDLL(_block.__file__)
-    initialize, load = library.LZ4_initStream, library.LZ4_loadDict
-    stream = np.zeros(library.LZ4_sizeofState(), dtype=np.uint8)
-    pointer = ctypes.c_void_p(stream.ctypes.data)
-    initialize.argtypes, initialize.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_void_p
-    initialize(pointer, stream.nbytes)
-    if dictionary:
-        load(pointer, ctypes.c_char_p(dictionary), len(dictionary))
-    return stream
-
-
-def _compresses() -> bool:
+def _decodes() -> bool:
     """Return whether the extension module exports functions that decode what python-lz4 encodes."""
     functions = _addresses()
-    stream = loaded_stream(b"")
     decode = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_char_p] * 2, *[ctypes.c_int] * 2, ctypes.c_char_p, ctypes.c_int)
     payload = _block.compress(bytes(100), store_size=False)
     out = ctypes.create_string_buffer(b"\1" * 100)
     n_bytes = decode(functions.decompress_safe_using_dict)(payload, out, len(payload), 100, None, 0)
-    return bool(stream.size) and all(functions) and n_bytes == 100 and out.raw[:100] == bytes(100)
+    return all(functions) and n_bytes == 100 and out.raw[:100] == bytes(100)

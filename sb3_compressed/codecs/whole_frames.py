@@ -7,17 +7,16 @@ of :mod:`sb3_compressed.codecs.packed`.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import dataclass
 
 import lz4.block
 import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, PACKED, RAW
-from sb3_compressed.codecs.lz4_library import MAX_DICTIONARY_NBYTES, loaded_stream, lz4_functions
+from sb3_compressed.codecs.lz4_library import MAX_DICTIONARY_NBYTES
 from sb3_compressed.codecs.packed import pack_rows
 from sb3_compressed.codecs.picture_layout import PictureLayout
-from sb3_compressed.codecs.reference_frames import delta_kernels
 
 __all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "packed_payloads", "raw_payloads"]
 
@@ -42,40 +41,20 @@ def packed_payloads(rows: NDArray[np.uint8], layout: PictureLayout, *, is_channe
     return [HEADER_PACKED + payload if 0 < len(payload) < size else b"" for payload in packed]
 
 
+@dataclass(frozen=True)
 class Lz4Blocks:
-    """LZ4 with a dictionary, for frames that are not empty; immutable.
+    """LZ4 for frames that are not empty.
 
-    :param dictionary: bytes that frames have in common
+    :param dictionary: bytes that frames have in common, which codecs of 0.3.0 trained
     """
 
-    def __init__(self, dictionary: bytes) -> None:
-        self.dictionary = dictionary[-MAX_DICTIONARY_NBYTES:]
-        # An empty one and one that has loaded the dictionary, or none.
-        self._streams: tuple[NDArray[np.uint8], NDArray[np.uint8]] | None = None
+    dictionary: bytes = b""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dictionary", self.dictionary[-MAX_DICTIONARY_NBYTES:])
 
     def encode(self, rows: NDArray[np.uint8]) -> list[bytes]:
         """Compress frames ``(n, frame_nbytes)``; the payload of one that does not become smaller is empty."""
-        functions = lz4_functions()
-        if functions is None:
-            return self._encode_in_python(rows)
-        streams = self._streams
-        if streams is None:
-            self._streams = streams = loaded_stream(b""), loaded_stream(self.dictionary)
-        empty, loaded = streams
-        stream = empty.copy()  # other threads have their own
-        payloads, ends = np.empty(rows.size, np.uint8), np.empty(len(rows), np.int64)
-        addresses = np.array(functions, dtype=np.int64)
-        n_bytes = delta_kernels().encode_blocks(
-            rows, addresses, loaded.ctypes.data if self.dictionary else 0, stream.ctypes.data, payloads, ends
-        )
-        data = payloads[:n_bytes].tobytes()
-        bounds = [0, *ends.tolist()]
-        return [data[start:end] for start, end in pairwise(bounds)]
-
-    def _encode_in_python(self, rows: NDArray[np.uint8]) -> list[bytes]:
-        blocks = [lz4.block.compress(row, store_size=False, dict=self.dictionary) for row in rows]
+        options = {"dict": self.dictionary} if self.dictionary else {}  # an empty one costs time and bytes
+        blocks = [lz4.block.compress(row, store_size=False, **options) for row in rows]
         return [HEADER_LZ4 + block if 1 + len(block) < rows.shape[1] else b"" for block in blocks]
-
-    def release_encoder(self) -> None:
-        """Free what only encoding needs; it is created again when needed."""
-        self._streams = None

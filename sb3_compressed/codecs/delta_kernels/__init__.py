@@ -6,13 +6,11 @@ from sb3_compressed.codecs.delta_kernels.packed_frames import decode_packed
 from sb3_compressed.codecs.delta_kernels.references import word_differences
 from sb3_compressed.codecs.delta_kernels.source_search import TABLE_BITS, index_words
 from sb3_compressed.codecs.delta_kernels.unfiltering import skip_filter_headers, unfilter_rows
-from sb3_compressed.codecs.delta_kernels.whole_frames import encode_blocks
 
 __all__ = [
     "TABLE_BITS",
     "decode_deltas",
     "decode_packed",
-    "encode_blocks",
     "encode_deltas",
     "index_words",
     "restore_frames",

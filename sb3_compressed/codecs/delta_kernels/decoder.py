@@ -17,16 +17,15 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     push_offset,
 )
 from sb3_compressed.codecs.delta_kernels.unfiltering import is_filtered, unfilter
-from sb3_compressed.codecs.delta_kernels.whole_frames import (
-    decompress_safe_using_dict,
-)
 from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
-from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, helper, kernel
+from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, c_function, helper, kernel
 from sb3_compressed.kernels.plane_kernels import separate_pixels
 
 __all__ = ["decode_deltas", "restore_frames"]
 
 MAX_BLOCK = 0x7E000000  # LZ4_MAX_INPUT_SIZE
+
+decompress_safe_using_dict = c_function("ppiipi")
 
 
 @helper(PAIR, INT, INT, INT)
