@@ -35,7 +35,6 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, ClassVar
 
-import lz4.block
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
@@ -52,7 +51,6 @@ from sb3_compressed.codecs.codec import (
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
 from sb3_compressed.codecs.delta_headers import FILTERED, FIRST_REFERENCE, LZ4_BLOCK, PACKED, RAW, RAW_IN_C_ORDER
 from sb3_compressed.codecs.filtering import PlaneLayout
-from sb3_compressed.codecs.lz4_library import lz4_functions
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.codecs.reference_frames import (
@@ -62,7 +60,7 @@ from sb3_compressed.codecs.reference_frames import (
     delta_kernels,
     select_references,
 )
-from sb3_compressed.codecs.whole_frames import HEADER_LZ4, Lz4Blocks, packed_payloads, raw_payloads
+from sb3_compressed.codecs.whole_frames import Lz4Blocks, packed_payloads, raw_payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload
 
@@ -113,7 +111,7 @@ class Adaptive(BytesCodec, TrainableCodec):
     levels: ClassVar[Levels] = ZstdDict.levels
     typical_ratio: ClassVar[float] = 0.04
     is_parallel: ClassVar[bool] = True
-    library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError, lz4.block.LZ4BlockError, ValueError)
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (zstandard.ZstdError,)
 
     #: The number of references that training selects. More make payloads smaller and encoding slower.
     N_REFERENCES: ClassVar[int] = 16
@@ -402,11 +400,10 @@ class Adaptive(BytesCodec, TrainableCodec):
         cls, codecs: Sequence[Adaptive], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
     ) -> None:
         """Decode what kernels can decode; see :meth:`BytesCodec.decode_rows`."""
-        kernels, functions = delta_kernels(), lz4_functions()
+        kernels = delta_kernels()
         locations = codecs[0]._location if len(codecs) == 1 else np.concatenate([*map(LOCATION, codecs)])
-        decompress = 0 if functions is None else functions.decompress_safe_using_dict
         scratch = np.empty(rows.shape[1], dtype=np.uint8)
-        if kernels.decode_deltas(places, locations, decompress, scratch, rows, done):
+        if kernels.decode_deltas(places, locations, scratch, rows, done):
             left, compressed = np.flatnonzero(done == 0), places.copy()
             kernels.skip_filter_headers(left, locations, rows.shape[1], compressed)
             ZstdDict.decode_rows([codec._zstd for codec in codecs], compressed, rows, done)
@@ -420,14 +417,13 @@ class Adaptive(BytesCodec, TrainableCodec):
             if rows.shape[1] == nbytes:
                 delta_kernels().unfilter_rows(self.planes.line_nbytes, self.planes.plane_nbytes, rows)
             return rows.tobytes()
-        if payload[:1] == HEADER_LZ4:
-            raw: bytes = lz4.block.decompress(payload[1:], uncompressed_size=nbytes, dict=self._lz4.dictionary)
-        elif coder_of(payload) == "zstd":
-            raw = self._zstd.decompress_frame(payload, nbytes)
-        elif coder_of(payload) == "packed":
+        if coder_of(payload) == "lz4":
+            raise CorruptPayload(f"it is not a block of LZ4 of a frame of {nbytes} bytes")
+        if coder_of(payload) == "packed":
             raise CorruptPayload("its bytes are not packed differences of such a frame")
-        else:
+        if coder_of(payload) != "zstd":
             raise CorruptPayload("it is not a valid delta for the references of its codec")
+        raw = self._zstd.decompress_frame(payload, nbytes)
         if not len(raw) == nbytes == self.channel_last_nbytes:
             return raw
         return np.frombuffer(raw, dtype=np.uint8).reshape(-1, self.channels).T.tobytes()

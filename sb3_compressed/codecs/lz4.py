@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import BytesCodec, Levels, decompress_bounded
-from sb3_compressed.codecs.lz4_library import lz4_functions
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["Lz4Block", "Lz4Frame"]
 
@@ -55,7 +56,6 @@ class Lz4Block(BytesCodec):
     levels: ClassVar[Levels] = Levels(((-MAX_ACCELERATION, 12),), default=0)
     is_parallel: ClassVar[bool] = True
     chunk_nbytes: ClassVar[int] = 1 << 19
-    library_errors: ClassVar[tuple[type[Exception], ...]] = (lz4.block.LZ4BlockError, ValueError)
 
     compresslevel: int = levels.default
 
@@ -72,16 +72,17 @@ class Lz4Block(BytesCodec):
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload; see :class:`BytesCodec`."""
-        raw: bytes = lz4.block.decompress(payload, uncompressed_size=nbytes)
-        return raw
+        payloads, frame, done = Payloads.of([payload]), np.empty((1, nbytes), np.uint8), np.zeros(1, np.uint8)
+        Lz4Block.decode_rows([self], payloads.places, frame, done)
+        if not done[0]:
+            raise CorruptPayload(f"it is not a block of LZ4 of a frame of {nbytes} bytes")
+        return frame.tobytes()
 
     @classmethod
     def decode_rows(
         cls, codecs: Sequence[Lz4Block], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
     ) -> None:
         """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
-        functions = lz4_functions()
-        if functions is not None:
-            from sb3_compressed.codecs.lz4_kernels import decode_blocks  # on first use: importing numba takes long
+        from sb3_compressed.codecs.lz4_kernels import decode_blocks  # on first use, since importing numba takes long
 
-            decode_blocks(places, functions.decompress_safe_using_dict, rows, done)
+        decode_blocks(places, rows, done)

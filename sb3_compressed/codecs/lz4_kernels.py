@@ -1,7 +1,11 @@
-"""The decoder of ``lz4-block``, which calls the LZ4 library without the GIL.
+"""The decoder of LZ4's block format, for ``lz4-block`` and ``delta``.
 
-No payload makes it read or write outside its memory and that of its frame. It leaves whatever it cannot decode to
-python-lz4.
+A block (https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md) consists of sequences. Each is a token, whose
+high half is the number of literals and whose low half is the length of a match, less 4; the literals; and the match, as
+the number of bytes that it is back. The number 15 continues in the next bytes, up to one below 255. The last sequence
+ends after its literals. A match may start in a dictionary, which precedes the frame, and may run into itself.
+
+No payload makes it read or write outside the payload, the dictionary and the frame.
 """
 
 from __future__ import annotations
@@ -10,33 +14,116 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.kernels.byte_kernels import INT
-from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, c_function, kernel
+from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD, copy_bytes, number_at
+from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, helper, kernel, put_word, word_at
 
-__all__ = ["decode_blocks"]
+__all__ = ["decode_block", "decode_blocks"]
 
-MAX_NBYTES = 0x7E000000  # LZ4_MAX_INPUT_SIZE
+LONG = 15  # a number that continues in the next bytes
+MIN_MATCH = 4
+LAST_LITERALS = 5  # bytes of a frame after its last match
+LAST_MATCH = 12  # bytes of a frame after the start of its last match
+PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
+ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 
-decompress_safe_using_dict = c_function("ppiipi")
+
+@helper(PAIR, INT, INT, INT)
+def read_number(number: int, at: int, end: int) -> tuple[int, int]:
+    """Return a number of a token with what follows of it at ``at``, and the address after that.
+
+    The address is beyond ``end``, the end of the payload, if the payload is truncated.
+    """
+    if number < LONG:
+        return number, at
+    while at < end:
+        byte = number_at(at)
+        number += byte
+        at += 1
+        if byte < 255:
+            return number, at
+    return 0, end + 1
 
 
-@kernel(types.void, INT_ROWS, INT, BYTE_ROWS, BYTES)
-def decode_blocks(
-    places: NDArray[np.int64], decompress: int, frames: NDArray[np.uint8], done: NDArray[np.uint8]
-) -> None:
-    """Decode payloads that are one block each.
+@helper(types.void, INT, INT, INT, INT)
+def copy_match(offset: int, target: int, length: int, room: int) -> None:
+    """Copy bytes to an address from ``offset`` bytes before it, which include those copied already.
+
+    :param room: bytes that may be written, at least ``length``. Those after ``length`` are undefined then
+    """
+    copied, distance = 0, offset
+    if offset < WORD <= room:
+        n_bits = np.uint64(8 * offset)
+        word = word_at(target - offset) & ~(ALL_BITS << n_bits)
+        while n_bits < np.uint64(64):
+            word |= word << n_bits
+            n_bits <<= np.uint64(1)
+        put_word(target, word)
+        copied = WORD
+        while distance <= WORD:
+            distance += offset
+    while copied < length:  # as many bytes as are repeated, then twice as many, and so on
+        n = min(length - copied, distance)
+        copy_bytes(target + copied - distance, target + copied, n, room - copied)
+        copied += n
+        distance *= 2
+
+
+@helper(types.boolean, INT, INT, INT, INT, INT, INT)
+def decode_block(payload: int, nbytes: int, dictionary: int, dictionary_nbytes: int, frame: int, size: int) -> bool:
+    """Decode a block; return whether it is valid.
+
+    :param payload: address of the block, of ``nbytes`` bytes
+    :param dictionary: address of the dictionary, of ``dictionary_nbytes`` bytes, if it has any
+    :param frame: address of the output, of ``size`` bytes
+    """
+    at, end = payload, payload + nbytes
+    target, frame_end = frame, frame + size
+    while at < end:
+        token = number_at(at)
+        length, at = read_number(token >> 4, at + 1, end)
+        if length > end - at or length > frame_end - target:
+            return False
+        copy_bytes(at, target, length, min(end - at, frame_end - target))
+        at += length
+        target += length
+        if at == end:
+            return target == frame_end
+        if at + 2 > end:
+            return False
+        offset = number_at(at) | number_at(at + 1) << 8
+        length, at = read_number(token & 15, at + 2, end)
+        length += MIN_MATCH
+        room = frame_end - target
+        if at > end or room < LAST_MATCH or room < length + LAST_LITERALS:
+            return False
+        before = offset - (target - frame)  # from where on the match is in the frame
+        if offset == 0 or before > dictionary_nbytes:
+            return False
+        if before > 0:
+            n = min(length, before)
+            copy_bytes(dictionary + dictionary_nbytes - before, target, n, min(before, room))
+            target += n
+            length -= n
+            if length == 0:
+                continue
+        if offset < STEP:
+            copy_match(offset, target, length, frame_end - target)
+        else:
+            copy_bytes(target - offset, target, length, frame_end - target)
+        target += length
+    return False
+
+
+@kernel(types.void, INT_ROWS, BYTE_ROWS, BYTES)
+def decode_blocks(places: NDArray[np.int64], frames: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
+    """Decode payloads that are one valid block each.
 
     :param places: for each payload its address, its size in bytes, and a number that is not used, ``(n, 3)``
-    :param decompress: the address of ``LZ4_decompress_safe_usingDict``
     :param frames: output, ``(n, frame_nbytes)``
     :param done: for each payload 1 if its frame is in ``frames`` already, else 0, ``(n,)``; set to 1 for each payload
         that this function decodes
     """
     n_frames, size = frames.shape
-    if size > MAX_NBYTES:
-        return
     for k in range(n_frames):
-        payload, nbytes = places[k, 0], places[k, 1]
-        if done[k] == 0 and nbytes <= MAX_NBYTES:
-            arguments = (payload, frames.ctypes.data + k * size, nbytes, size, 0, 0)
-            done[k] = decompress_safe_using_dict(decompress, arguments) == size
+        if done[k] == 0:
+            done[k] = decode_block(places[k, 0], places[k, 1], 0, 0, frames.ctypes.data + k * size, size)

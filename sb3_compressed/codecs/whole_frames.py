@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, PACKED, RAW
-from sb3_compressed.codecs.lz4_library import MAX_DICTIONARY_NBYTES
 from sb3_compressed.codecs.packed import pack_rows
 from sb3_compressed.codecs.picture_layout import PictureLayout
 
 __all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "packed_payloads", "raw_payloads"]
+
+#: LZ4 copies from at most so many bytes back, so further ones of a dictionary are useless.
+MAX_DICTIONARY_NBYTES = 65_536
 
 HEADER_LZ4, HEADER_PACKED, HEADER_RAW = bytes([LZ4_BLOCK]), bytes([PACKED]), bytes([RAW])
 

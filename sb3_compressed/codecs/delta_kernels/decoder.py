@@ -17,15 +17,12 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     push_offset,
 )
 from sb3_compressed.codecs.delta_kernels.unfiltering import is_filtered, unfilter
+from sb3_compressed.codecs.lz4_kernels import decode_block
 from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
-from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, c_function, helper, kernel
+from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, helper, kernel
 from sb3_compressed.kernels.plane_kernels import separate_pixels
 
 __all__ = ["decode_deltas", "restore_frames"]
-
-MAX_BLOCK = 0x7E000000  # LZ4_MAX_INPUT_SIZE
-
-decompress_safe_using_dict = c_function("ppiipi")
 
 
 @helper(PAIR, INT, INT, INT)
@@ -113,25 +110,10 @@ def decode_delta(
         offset = next_offset
 
 
-@helper(types.boolean, INT, INT, INT, INT, INT, INT, INT)
-def decode_block(
-    payload: int, payload_size: int, dictionary: int, dictionary_size: int, decompress: int, frame: int, size: int
-) -> bool:
-    """Decode a payload that is a block of LZ4; return whether it is valid.
-
-    :param decompress: the address of ``LZ4_decompress_safe_usingDict``, 0 if there is none
-    """
-    if not decompress or payload_size > MAX_BLOCK or size > MAX_BLOCK:
-        return False
-    arguments = (payload + 1, frame, payload_size - 1, size, dictionary, dictionary_size)
-    return decompress_safe_using_dict(decompress, arguments) == size
-
-
-@kernel(types.boolean, INT_ROWS, INT_ROWS, INT, BYTES, BYTE_ROWS, BYTES)
+@kernel(types.boolean, INT_ROWS, INT_ROWS, BYTES, BYTE_ROWS, BYTES)
 def decode_deltas(
     places: NDArray[np.int64],
     locations: NDArray[np.int64],
-    decompress: int,
     channel_last: NDArray[np.uint8],
     frames: NDArray[np.uint8],
     done: NDArray[np.uint8],
@@ -142,7 +124,6 @@ def decode_deltas(
     :param locations: for each codec the address of its references, their size in bytes, the size of one of them, the
         address of its dictionary for LZ4 and its size, the size and the number of channels of frames that it stores in
         channel-last order, and the bytes of a line and a plane of filtered frames, ``(n_codecs, 9)``
-    :param decompress: the address of ``LZ4_decompress_safe_usingDict``, 0 if there is none
     :param channel_last: scratch memory for a frame, ``(frame_nbytes,)``
     :param frames: output, ``(n, frame_nbytes)``
     :param done: for each payload 1 if its frame is in ``frames`` already, else 0, ``(n,)``; set to 1 for each payload
@@ -174,7 +155,7 @@ def decode_deltas(
             elif is_decoded:
                 copy_bytes(payload + 1, frame, size, size)
         elif header == LZ4_BLOCK:
-            is_decoded = decode_block(payload, payload_size, dictionary, dictionary_size, decompress, target, size)
+            is_decoded = decode_block(payload + 1, payload_size - 1, dictionary, dictionary_size, target, size)
         else:
             usable = references_size if reference_size == size else 0
             is_decoded = decode_delta(payload, payload_size, references, usable, recent, target, size)
