@@ -169,7 +169,6 @@ class Adaptive(BytesCodec, TrainableCodec):
         dictionary = np.frombuffer(self._lz4.dictionary, dtype=np.uint8)
         location = [references.rows.ctypes.data, len(references.content), references.frame_nbytes]
         location = [*location, dictionary.ctypes.data, dictionary.size, self.channel_last_nbytes, self.channels]
-        location = [*location, self.planes.line_nbytes, self.planes.plane_nbytes]
         object.__setattr__(self, "_location", np.array([location], dtype=np.int64))
 
     def prepare(self) -> None:
@@ -400,23 +399,17 @@ class Adaptive(BytesCodec, TrainableCodec):
         cls, codecs: Sequence[Adaptive], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
     ) -> None:
         """Decode what kernels can decode; see :meth:`BytesCodec.decode_rows`."""
-        kernels = delta_kernels()
         locations = codecs[0]._location if len(codecs) == 1 else np.concatenate([*map(LOCATION, codecs)])
         scratch = np.empty(rows.shape[1], dtype=np.uint8)
-        if kernels.decode_deltas(places, locations, scratch, rows, done):
-            left, compressed = np.flatnonzero(done == 0), places.copy()
-            kernels.skip_filter_headers(left, locations, rows.shape[1], compressed)
-            ZstdDict.decode_rows([codec._zstd for codec in codecs], compressed, rows, done)
-            kernels.restore_frames(left[done[left] == 1], places, locations, scratch, rows)
+        delta_kernels().decode_deltas(places, locations, scratch, rows, done)
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload that no kernel has decoded; see :class:`BytesCodec`."""
         if payload[:1] == HEADER_FILTERED and self.planes.fits(nbytes):
-            differences = np.frombuffer(self._plain_zstd.decompress_frame(payload[1:], nbytes), dtype=np.uint8)
-            rows = differences.reshape(1, -1).copy()
-            if rows.shape[1] == nbytes:
-                delta_kernels().unfilter_rows(self.planes.line_nbytes, self.planes.plane_nbytes, rows)
-            return rows.tobytes()
+            frame = np.frombuffer(self._plain_zstd.decompress_frame(payload[1:], nbytes), dtype=np.uint8).copy()
+            if frame.size == nbytes:
+                delta_kernels().unfilter(self.planes.line_nbytes, self.planes.plane_nbytes, frame)
+            return frame.tobytes()
         if coder_of(payload) == "lz4":
             raise CorruptPayload(f"it is not a block of LZ4 of a frame of {nbytes} bytes")
         if coder_of(payload) == "packed":

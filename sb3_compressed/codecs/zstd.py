@@ -12,7 +12,6 @@ import zstandard
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import BytesCodec, Levels
-from sb3_compressed.codecs.zstd_library import decoding_context, zstd_functions
 from sb3_compressed.errors import CorruptPayload
 
 if TYPE_CHECKING:
@@ -67,18 +66,6 @@ class Zstd(BytesCodec):
         except AttributeError:
             decompressor = self._contexts.decompressor = zstandard.ZstdDecompressor()
         return decompressor.decompress(payload, allow_extra_data=False)
-
-    @classmethod
-    def decode_rows(
-        cls, codecs: Sequence[Zstd], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
-    ) -> None:
-        """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
-        functions = zstd_functions()
-        if functions is not None:
-            from sb3_compressed.codecs.zstd_kernels import decode_frames  # on first use: importing numba takes long
-
-            context = decoding_context(zstandard.FORMAT_ZSTD1)
-            decode_frames(places, *functions, context.ctypes.data, rows, done)
 
 
 def compressed(compressor: zstandard.ZstdCompressor, rows: NDArray[np.uint8]) -> Iterable[Buffer]:

@@ -8,7 +8,7 @@ makes them 3 to 10 times smaller than zstd alone, and both directions faster.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import BytesCodec, Levels, TrainableCodec, frame_bytes
 from sb3_compressed.codecs.zstd import Zstd, compressed
-from sb3_compressed.codecs.zstd_library import decoding_context, loaded_dictionary, zstd_functions
 from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["ZstdDict"]
@@ -59,8 +58,6 @@ class ZstdDict(BytesCodec, TrainableCodec):
 
     # Contexts are costly to create and not thread-safe, so each thread has its own.
     _contexts: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
-    # The dictionary as kernels read it, created on first use; the codec, which every slot refers to, keeps it alive.
-    _loaded: dict[str, NDArray[np.uint8]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def train(self, frames: NDArray[Any]) -> ZstdDict:
         """Return a codec with a dictionary trained on these frames; see :meth:`TrainableCodec.train`."""
@@ -116,30 +113,6 @@ class ZstdDict(BytesCodec, TrainableCodec):
             decompressor = zstandard.ZstdDecompressor(dict_data=dictionary, format=MAGICLESS)
             setattr(self._contexts, name, decompressor)
         return decompressor.decompress(payload[1:], max_output_size=nbytes, allow_extra_data=False)
-
-    @classmethod
-    def decode_rows(
-        cls, codecs: Sequence[ZstdDict], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
-    ) -> None:
-        """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
-        functions = zstd_functions()
-        if functions is None:
-            return
-        from sb3_compressed.codecs.zstd_kernels import decode_magicless_frames  # on first use: importing numba is slow
-
-        dictionaries = np.array([codec.dictionary_address for codec in codecs], dtype=np.int64)
-        context = decoding_context(MAGICLESS)
-        decode_magicless_frames(places, functions.decompress_using_ddict, dictionaries, context.ctypes.data, rows, done)
-
-    @property
-    def dictionary_address(self) -> int:
-        """The address of the dictionary as kernels read it; 0 if there is none, or zstd cannot load it."""
-        if not self.dictionary:
-            return 0
-        loaded = self._loaded.get("dictionary")
-        if loaded is None:  # setdefault is atomic: all threads use the same one
-            loaded = self._loaded.setdefault("dictionary", loaded_dictionary(self.dictionary))
-        return loaded.ctypes.data if loaded.size else 0
 
     def _new_compressor(self, nbytes: int) -> zstandard.ZstdCompressor:
         dictionary = zstandard.ZstdCompressionDict(self.dictionary) if self.dictionary else None

@@ -11,7 +11,7 @@ from filtering_codec import Filtering, planes_of
 from numpy.typing import NDArray
 from roundtrips import roundtrip
 
-from sb3_compressed.codecs import codec_from_config, zstd_dict
+from sb3_compressed.codecs import codec_from_config
 from sb3_compressed.codecs.adaptive import Adaptive, coder_of
 from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.payloads import Payloads
@@ -41,12 +41,7 @@ SHAPES = [(3, 40, 52), (1, 40, 52), (40, 52), (4, 33, 17), (2, 33, 17), (40, 52,
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("has_library", [True, False])
-def test_frames_of_all_shapes_are_restored(
-    shape: tuple[int, ...], dtype: Any, has_library: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not has_library:
-        monkeypatch.setattr(zstd_dict, "zstd_functions", lambda: None)
+def test_frames_of_all_shapes_are_restored(shape: tuple[int, ...], dtype: Any) -> None:
     frames = pictures(12, shape, dtype)
     codec = Filtering(planes=planes_of(shape, frames.itemsize))
     assert {*map(coder_of, roundtrip(codec, frames))} == {"filter"}

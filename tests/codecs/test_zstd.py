@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 import zstandard
 from numpy.typing import NDArray
 from roundtrips import peak_of_refusal, roundtrip
 
-from sb3_compressed.codecs import Codec, get_codec, zstd_library
+from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.zstd_dict import ZstdDict
-from sb3_compressed.common.probes import holds
 
 DICTIONARY = np.arange(6000, dtype=np.uint16).tobytes()
 CODECS = {
@@ -69,26 +66,3 @@ def test_false_header_raises_before_memory_is_allocated(header: bytes) -> None:
     codec = get_codec("zstd")
     roundtrip(codec, np.zeros((1, 1000), np.uint8))  # compiles kernels, which needs memory, too
     assert peak_of_refusal(codec, MAGIC + header + EMPTY_BLOCK) < 100_000
-
-
-def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert zstd_library._decodes()
-    monkeypatch.setattr(zstandard, "ZSTD_VERSION", (1, 0, 0))
-    assert not zstd_library._decodes()
-
-
-def test_a_library_that_decodes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = zstd_library.loaded_dictionary
-    monkeypatch.setattr(zstd_library, "loaded_dictionary", lambda dictionary: load(bytes(len(dictionary))))
-    assert not zstd_library._decodes()
-
-
-def test_a_library_that_is_not_installed_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    zstd_library._library.cache_clear()
-    monkeypatch.setitem(sys.modules, "zstandard._cffi", None)
-    assert not holds(zstd_library._decodes)
-
-
-def test_unknown_formats_have_no_context() -> None:
-    with pytest.raises(OSError, match="cannot create a context of zstd"):
-        zstd_library.decoding_context(7)

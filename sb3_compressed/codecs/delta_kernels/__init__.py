@@ -1,11 +1,11 @@
 """The numba kernels of ``delta``; :mod:`sb3_compressed.codecs.adaptive` documents the wire format."""
 
-from sb3_compressed.codecs.delta_kernels.decoder import decode_deltas, restore_frames
+from sb3_compressed.codecs.delta_kernels.decoder import decode_deltas
 from sb3_compressed.codecs.delta_kernels.encoder import encode_deltas
 from sb3_compressed.codecs.delta_kernels.packed_frames import decode_packed
 from sb3_compressed.codecs.delta_kernels.references import word_differences
 from sb3_compressed.codecs.delta_kernels.source_search import TABLE_BITS, index_words
-from sb3_compressed.codecs.delta_kernels.unfiltering import skip_filter_headers, unfilter_rows
+from sb3_compressed.codecs.delta_kernels.unfiltering import unfilter
 
 __all__ = [
     "TABLE_BITS",
@@ -13,8 +13,6 @@ __all__ = [
     "decode_packed",
     "encode_deltas",
     "index_words",
-    "restore_frames",
-    "skip_filter_headers",
-    "unfilter_rows",
+    "unfilter",
     "word_differences",
 ]

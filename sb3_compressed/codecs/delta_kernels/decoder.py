@@ -16,13 +16,12 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     new_recent,
     push_offset,
 )
-from sb3_compressed.codecs.delta_kernels.unfiltering import is_filtered, unfilter
 from sb3_compressed.codecs.lz4_kernels import decode_block
 from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
 from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, helper, kernel
 from sb3_compressed.kernels.plane_kernels import separate_pixels
 
-__all__ = ["decode_deltas", "restore_frames"]
+__all__ = ["decode_deltas"]
 
 
 @helper(PAIR, INT, INT, INT)
@@ -110,28 +109,26 @@ def decode_delta(
         offset = next_offset
 
 
-@kernel(types.boolean, INT_ROWS, INT_ROWS, BYTES, BYTE_ROWS, BYTES)
+@kernel(types.void, INT_ROWS, INT_ROWS, BYTES, BYTE_ROWS, BYTES)
 def decode_deltas(
     places: NDArray[np.int64],
     locations: NDArray[np.int64],
     channel_last: NDArray[np.uint8],
     frames: NDArray[np.uint8],
     done: NDArray[np.uint8],
-) -> bool:
+) -> None:
     """Decode the payloads that need no zstd.
 
     :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
     :param locations: for each codec the address of its references, their size in bytes, the size of one of them, the
-        address of its dictionary for LZ4 and its size, the size and the number of channels of frames that it stores in
-        channel-last order, and the bytes of a line and a plane of filtered frames, ``(n_codecs, 9)``
+        address of its dictionary for LZ4 and its size, and the size and the number of channels of frames that it stores
+        in channel-last order, ``(n_codecs, 7)``
     :param channel_last: scratch memory for a frame, ``(frame_nbytes,)``
     :param frames: output, ``(n, frame_nbytes)``
     :param done: for each payload 1 if its frame is in ``frames`` already, else 0, ``(n,)``; set to 1 for each payload
         that this function decodes
-    :return: whether payloads are left
     :raises IndexError: if the codec index of a payload is out of range
     """
-    is_left = False
     n_frames, size = frames.shape
     recent = new_recent()
     for k in range(n_frames):
@@ -141,9 +138,7 @@ def decode_deltas(
         if not 0 <= codec < len(locations):
             raise IndexError("the codec index of a payload is out of range")
         payload, payload_size = places[k, 0], places[k, 1]
-        references, references_size, reference_size, dictionary, dictionary_size, of_size, channels = locations[
-            codec, :7
-        ]
+        references, references_size, reference_size, dictionary, dictionary_size, of_size, channels = locations[codec]
         frame = frames.ctypes.data + k * size
         header = number_at(payload) if payload_size > 0 else 0
         is_channel_last = of_size == size and header != RAW_IN_C_ORDER
@@ -162,29 +157,3 @@ def decode_deltas(
         if is_decoded and is_channel_last:
             separate_pixels(target, channels, size // channels, frame)
         done[k] = is_decoded
-        is_left |= not is_decoded
-    return is_left
-
-
-@kernel(types.void, INTS, INT_ROWS, INT_ROWS, BYTES, BYTE_ROWS)
-def restore_frames(
-    indices: NDArray[np.int64],
-    places: NDArray[np.int64],
-    locations: NDArray[np.int64],
-    channel_last: NDArray[np.uint8],
-    frames: NDArray[np.uint8],
-) -> None:
-    """Undo the filter of frames that zstd has decoded, or separate their channels, if they are channel-last.
-
-    :param indices: the indices of these frames
-    :param places: see :func:`decode_deltas`, which has checked the codec indices; so are the others
-    """
-    size = frames.shape[1]
-    for k in indices:
-        of_size, channels, line, plane = locations[places[k, 2], 5:]
-        frame = frames.ctypes.data + k * size
-        if is_filtered(places[k, 0], places[k, 1], line, plane, size):
-            unfilter(frame, line, plane, size)
-        elif of_size == size:
-            copy_bytes(frame, channel_last.ctypes.data, size, size)
-            separate_pixels(channel_last.ctypes.data, channels, size // channels, frame)
