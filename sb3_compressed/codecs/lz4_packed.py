@@ -29,7 +29,7 @@ class Lz4Packed(Codec):
     name: ClassVar[str] = "lz4-packed"
     typical_ratio: ClassVar[float] = 0.2
     is_parallel: ClassVar[bool] = True
-    chunk_nbytes: ClassVar[int] = Adaptive.chunk_nbytes
+    chunk_nbytes: ClassVar[int] = 1 << 18  # blocks of LZ4 take longer than deltas
 
     def prepare(self) -> None:
         """Import and compile now; see :meth:`Codec.prepare`."""
