@@ -32,7 +32,6 @@ __all__ = [
     "SHORT_INTS",
     "byte_at",
     "bytes_at",
-    "c_function",
     "first_byte_of",
     "helper",
     "kernel",
@@ -100,7 +99,7 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
 def _jit_enabled() -> Iterator[None]:
     """Compile within the block even with ``NUMBA_DISABLE_JIT=1``, which users set to debug their own functions.
 
-    Kernels call C functions and read memory by its address, which Python cannot do.
+    Kernels read memory by its address, which Python cannot do.
     """
     settings: Any = config  # numba sets its attributes from environment variables, so they are not declared
     before, settings.DISABLE_JIT = settings.DISABLE_JIT, 0
@@ -190,30 +189,6 @@ def _store(argument: types.Type, n_bits: int) -> Any:
         return types.void(types.int64, argument), codegen
 
     return instruction
-
-
-def c_function(arguments: str) -> Callable[[int, tuple[int, ...]], int]:
-    """Return a function for kernels that calls a C function at an address, which takes integers and returns an ``int``.
-
-    :param arguments: for each argument ``"p"`` for a pointer or ``"i"`` for an ``int``
-    """
-    c_types = [ir.IntType(64 if kind == "p" else 32) for kind in arguments]
-
-    @intrinsic
-    def call(typingctx: Any, address: Any, values: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-            unpacked = cgutils.unpack_tuple(builder, given[1], len(c_types))  # type: ignore[no-untyped-call]
-            passed = [
-                value if c_type.width == 64 else builder.trunc(value, c_type)
-                for value, c_type in zip(unpacked, c_types, strict=True)
-            ]
-            function_type = ir.FunctionType(ir.IntType(32), c_types)
-            result = builder.call(builder.inttoptr(given[0], function_type.as_pointer()), passed)
-            return builder.sext(result, ir.IntType(64))
-
-        return types.int64(types.int64, types.UniTuple(types.int64, len(c_types))), codegen  # type: ignore[no-untyped-call]
-
-    return cast("Callable[[int, tuple[int, ...]], int]", call)
 
 
 def _array(context: Any, builder: Any, array_type: Any, data: Any, n: Any) -> Any:
