@@ -99,8 +99,8 @@ class _Reading:
         values = self._allocate(shape, array.dtype)
         items = values.reshape(-1, *shape[2:])
         if isinstance(array, CompressedArray):
-            rows, envs = self.index
-            array._decode(self._references(), items, lambda position: (int(rows[position]), int(envs[position])))
+            at_rows, at_envs = self.index
+            array._decode(self._references(), items, lambda n: (int(at_rows[n]), int(at_envs[n])))
         else:
             items[...] = array[self.index]
             if self.with_next:
