@@ -14,8 +14,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD, copy_bytes, number_at
-from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, helper, kernel, put_word, word_at
+from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD, copy_bytes, copy_step, number_at
+from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, byte_at, helper, kernel, put_byte, put_word, word_at
 
 __all__ = ["decode_block", "decode_blocks"]
 
@@ -50,27 +50,36 @@ def copy_match(offset: int, target: int, length: int, room: int) -> None:
 
     :param room: bytes that may be written, at least ``length``. Those after ``length`` are undefined then
     """
-    copied, distance = 0, offset
-    if offset < WORD <= room:
+    n = 0
+    if room < length + STEP:  # near the end of the frame
+        while n < length:
+            put_byte(target + n, byte_at(target + n - offset))
+            n += 1
+    elif offset >= STEP:
+        while n < length:
+            copy_step(target + n - offset, target + n)
+            n += STEP
+    elif offset >= WORD:  # each word is complete when it is read
+        while n < length:
+            put_word(target + n, word_at(target + n - offset))
+            n += WORD
+    else:  # a word of repeated bytes, of which as many are used as are a multiple of the offset
         n_bits = np.uint64(8 * offset)
         word = word_at(target - offset) & ~(ALL_BITS << n_bits)
         while n_bits < np.uint64(64):
             word |= word << n_bits
             n_bits <<= np.uint64(1)
-        put_word(target, word)
-        copied = WORD
-        while distance <= WORD:
-            distance += offset
-    while copied < length:  # as many bytes as are repeated, then twice as many, and so on
-        n = min(length - copied, distance)
-        copy_bytes(target + copied - distance, target + copied, n, room - copied)
-        copied += n
-        distance *= 2
+        used = WORD - WORD % offset
+        while n < length:
+            put_word(target + n, word)
+            n += used
 
 
 @helper(types.boolean, INT, INT, INT, INT, INT, INT)
 def decode_block(payload: int, nbytes: int, dictionary: int, dictionary_nbytes: int, frame: int, size: int) -> bool:
     """Decode a block; return whether it is valid.
+
+    Most sequences are short. Where there is room, they are copied in whole words without loops.
 
     :param payload: address of the block, of ``nbytes`` bytes
     :param dictionary: address of the dictionary, of ``dictionary_nbytes`` bytes, if it has any
@@ -80,10 +89,16 @@ def decode_block(payload: int, nbytes: int, dictionary: int, dictionary_nbytes: 
     target, frame_end = frame, frame + size
     while at < end:
         token = number_at(at)
-        length, at = read_number(token >> 4, at + 1, end)
-        if length > end - at or length > frame_end - target:
-            return False
-        copy_bytes(at, target, length, min(end - at, frame_end - target))
+        at += 1
+        length = token >> 4
+        if length < LONG and end - at >= 2 * WORD and frame_end - target >= 2 * STEP:
+            put_word(target, word_at(at))
+            put_word(target + WORD, word_at(at + WORD))
+        else:
+            length, at = read_number(length, at, end)
+            if length > end - at or length > frame_end - target:
+                return False
+            copy_bytes(at, target, length, min(end - at, frame_end - target))
         at += length
         target += length
         if at == end:
@@ -91,8 +106,11 @@ def decode_block(payload: int, nbytes: int, dictionary: int, dictionary_nbytes: 
         if at + 2 > end:
             return False
         offset = number_at(at) | number_at(at + 1) << 8
-        length, at = read_number(token & 15, at + 2, end)
-        length += MIN_MATCH
+        at += 2
+        length = (token & 15) + MIN_MATCH
+        if length == LONG + MIN_MATCH:
+            length, at = read_number(LONG, at, end)
+            length += MIN_MATCH
         room = frame_end - target
         if at > end or room < LAST_MATCH or room < length + LAST_LITERALS:
             return False
@@ -104,12 +122,16 @@ def decode_block(payload: int, nbytes: int, dictionary: int, dictionary_nbytes: 
             copy_bytes(dictionary + dictionary_nbytes - before, target, n, min(before, room))
             target += n
             length -= n
-            if length == 0:
+            room -= n
+            if length == 0:  # what precedes the frame is not read
                 continue
-        if offset < STEP:
-            copy_match(offset, target, length, frame_end - target)
+        if length <= 3 * WORD <= room and offset >= WORD:
+            source = target - offset
+            put_word(target, word_at(source))
+            put_word(target + WORD, word_at(source + WORD))
+            put_word(target + 2 * WORD, word_at(source + 2 * WORD))
         else:
-            copy_bytes(target - offset, target, length, frame_end - target)
+            copy_match(offset, target, length, room)
         target += length
     return False
 
