@@ -73,7 +73,7 @@ bench: $(VENV)/.environments $(PEERS)/.installed  ## measure everything, about s
 	$(BENCH)/training.py --scenes $(RECORDED) --envs 1 8 --torch-threads all --rounds 1 --out $(RESULTS)/training.json --update
 	$(BENCH)/training.py --algorithms QRDQN PrioritizedDQN --scenes $(RECORDED) --rounds 1 --out $(RESULTS)/training.json --update
 	$(BENCH)/training.py --algorithms SAC --scenes CarRacing-v3 --rounds 1 --out $(RESULTS)/training.json --update
-	$(BENCH)/alternating_buffers.py --algorithms DQN QRDQN --out $(RESULTS)/alternating_buffers.json
+	$(BENCH)/alternating_buffers.py --out $(RESULTS)/alternating_buffers.json
 	$(BENCH)/published.py --out $(RESULTS)/published.json
 	$(BENCH)/persistence.py --buffers checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
 	$(BENCH)/extend.py --out $(RESULTS)/extend.json

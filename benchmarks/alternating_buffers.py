@@ -3,9 +3,9 @@
     python benchmarks/alternating_buffers.py
     python benchmarks/alternating_buffers.py --algorithms PPO --scenes tiny:Crafter-v0 --buffers auto none --pairs 100
 
-The same training takes a quarter more or less time in another process, since its memory lies elsewhere: as much as
-ten times what a buffer costs. Here, a model is trained with SB3's buffer and another one in turns. All else is the
-same: the network, its memory, the environment and the process.
+In another process, the same training takes up to a quarter more or less time, since its memory lies elsewhere: up to
+ten times what a buffer costs. So one process trains one model with SB3's buffer and another one in turns; the network,
+its memory and the environment are the same.
 
 Scenes are the sources of ``sources.py``, in three kinds of loops: with the environment; ``recorded:MsPacman`` replays
 its frames from memory, as if the environment took no time; ``tiny:MsPacman`` does so with a tiny network, too, so that
@@ -29,6 +29,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from machine import version
 from measurement import Job, Measurement
 from metrics import TimedBatches, TimedCalls, median_us
 from ratios import Results, ratio_interval
@@ -54,11 +55,13 @@ from sb3_compressed.buffers.base import CompressedBuffer
 
 SCENES = {
     "DQN": ["MsPacman", "MiniGridRGB-v0", "Crafter-v0", "Doom84-v0"],
-    "SAC": ["CarRacing-v3", f"{RECORDED}CarRacing-v3"],
+    "SAC": ["Humanoid-v5", "CarRacing-v3", f"{RECORDED}CarRacing-v3"],
     "PPO": ["MsPacman", "Crafter-v0"],
 }
 SCENES["DQN"] += [f"{kind}{scene}" for kind in (RECORDED, TINY) for scene in ("MsPacman", "Crafter-v0", "Doom84-v0")]
 SCENES["PPO"] += [f"{kind}{scene}" for kind in (RECORDED, TINY) for scene in ("MsPacman", "Crafter-v0")]
+ALGORITHMS = list(SCENES)
+SCENES["QRDQN"] = SCENES["DQN"]
 SMOKE = [f"{TINY}Noise84-v0"]
 #: Measured turns of each buffer, and those before, in which kernels are compiled and codecs trained.
 PAIRS, WARM_UP = {"PPO": 20, "SAC": 20}, {"PPO": 3, "SAC": 8}
@@ -139,10 +142,10 @@ def neighbors(values: list[float]) -> tuple[list[float], list[float]]:
 
 def n_steps(algorithm: str, n_pairs: int, warm_up: int, n_cycles: int) -> int:
     """Return the transitions of a training with so many pairs of turns after the warm-up."""
-    settings, n_cycles_of_all = SETTINGS[algorithm], (2 * (warm_up + n_pairs) + 1) * n_cycles
+    settings, n_cycles_in_total = SETTINGS[algorithm], (2 * (warm_up + n_pairs) + 1) * n_cycles
     if is_on_policy(algorithm):
-        return ROLLOUT_SIZE * n_cycles_of_all
-    return int(settings["learning_starts"] + settings["train_freq"] * (n_cycles_of_all + 1))
+        return ROLLOUT_SIZE * n_cycles_in_total
+    return int(settings["learning_starts"] + settings["train_freq"] * (n_cycles_in_total + 1))
 
 
 def measure(
@@ -240,7 +243,7 @@ def main() -> None:
     for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):  # of the processes that measure
         os.environ[name] = str(KEPT_NBYTES)
     flags = parser(__doc__, buffers=["auto", SB3_OPTIMIZED], rounds=1)
-    flags.add_argument("--algorithms", nargs="+", default=list(SCENES), help=f"(default: {' '.join(SCENES)})")
+    flags.add_argument("--algorithms", nargs="+", default=ALGORITHMS, choices=list(SCENES))
     flags.add_argument("--scenes", nargs="+", help="(default: several for each algorithm)")
     flags.add_argument("--torch-threads", nargs="+", default=["1"], choices=["1", "all"], help="(default: 1)")
     flags.add_argument("--device", default="cpu", help="of the model and both buffers (default: cpu)")
@@ -281,9 +284,14 @@ def main() -> None:
             names = [name for name in arguments.buffers if name != SB3_OPTIMIZED or not is_on_policy(algorithm)]
             jobs += [Job(label, name, {"name": name, **given}) for name in names]
     results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
+    options = {"freed memory": "kept"}
     if arguments.update and arguments.out and arguments.out.exists():
-        results = {**json.loads(arguments.out.read_text())["results"], **results}
-    save(arguments.out, "alternating_buffers", {"freed memory": "kept"}, results, arguments.peers)
+        before = json.loads(arguments.out.read_text())
+        results = {**before["results"], **results}
+        options = {**options, **before["arguments"]}
+        if before["version"] != version():
+            options["others measured with"] = before["version"]
+    save(arguments.out, "alternating_buffers", options, results, arguments.peers)
     print("\n\n".join(sections(results)))
 
 

@@ -56,7 +56,7 @@ SCENES += ["Doom84-v0", "Doom120x160-v0"]
 IN_README = ["DQN, MsPacman", "DQN, MiniGridRGB-v0", "DQN, Crafter-v0", "DQN, Doom84-v0", "PPO, MsPacman"]
 IN_README += ["PPO, Crafter-v0", "SAC, Humanoid-v5"]
 QUICK, SMOKE = ["Crafter-v0", "recorded:Doom84-v0"], ["recorded:Noise84-v0"]
-#: Measured steps of all environments, and those before, in which kernels are compiled and codecs are chosen.
+#: Measured steps of all environments, and those before, in which kernels are compiled and codecs trained.
 STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 2_000, "PPO": 4_096}
 OTHER_STEPS, OTHER_WARM_UP = 4_000, 4_000
 #: Of recorded scenes, which take a tenth of the time; whole rollouts.
@@ -226,7 +226,8 @@ def sections(results: Results) -> list[str]:
         "Medians of paired runs with equal seeds, relative to SB3's buffer; PrioritizedDQN is compared with the "
         "uncompressed buffer of this package. `memory` is the growth of the process (RSS) with each further "
         "transition, `process at the end` all of its memory. The weights with SB3's own `optimize_memory_usage` differ "
-        "where a time limit ends an episode, which it does not store.",
+        "where a time limit ends an episode, which it does not store. `recorded` scenes are replayed from memory, and "
+        "`tiny` ones are trained with a tiny network, too.",
         table(results),
     ]
 

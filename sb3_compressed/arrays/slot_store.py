@@ -85,7 +85,7 @@ class SlotStore(Protocol):
     def gather(self, references: NDArray[Any], n_frames: int) -> PayloadBatch:
         """Return the payloads of slots.
 
-        :param references: ``(n,)``; a copy, which no other thread writes to
+        :param references: ``(n,)``, which must not change during the call
         :param n_frames: the number of frames of an item; whole items and unwritten ones are allowed among them
         :raises CorruptPayload: if one is damaged, has another number of payloads, or another codec wrote it; ``index``
             is its position

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CompressedDictReplayBuffer", "CompressedReplay", "CompressedReplayBuffer", "Transitions"]
 
-#: Attributes that copies and pickles do not share.
+#: Attributes that copies and pickles leave out: the folder, and the folders of checkpoints.
 NOT_COPIED = {"_storage", "_checkpoints"}
 #: Attributes that a buffer keeps when it takes over another one.
 KEPT_ATTRIBUTES = {"_batch_pool"}
@@ -175,7 +175,7 @@ class CompressedReplay(StoredReplay):
         self.dones[rows] = done
         if self.handle_timeout_termination:
             self.timeouts[rows] = timeouts
-        # At once: interrupted between both, the buffer could never be added to again.
+        # In one call: after Ctrl-C between the two, every later add would fail.
         attributes.update(pos=end % self.buffer_size, full=self.full or end == self.buffer_size)
         if self._bound_sampler is not None:
             self._bound_sampler.n_written += n_steps

@@ -34,10 +34,7 @@ __all__ = ["CompressedDictRolloutBuffer", "CompressedMinibatches", "CompressedRo
 
 
 class CompressedRollout(CompressedBuffer):
-    """Mixin of compressed rollout buffers; it precedes SB3's or sb3-contrib's class in the bases.
-
-    As rollouts and training alternate, a buffer is for one thread only.
-    """
+    """Mixin of compressed rollout buffers; it precedes SB3's or sb3-contrib's class in the bases."""
 
     REIMPLEMENTED: ClassVar[Methods] = (RolloutBuffer.add, DictRolloutBuffer.add)
     episode_starts: NDArray[np.float32]

@@ -311,7 +311,7 @@ class BytesCodec(Codec):
         """Compress C-contiguous frames ``(n, frame_nbytes)``.
 
         Override it if a library can compress all of them in one call: a thread that returns to Python after each frame
-        requests Python's lock each time, and other threads wait for that. A subclass that overrides only
+        requests the GIL each time, and other threads wait for that. A subclass that overrides only
         :meth:`compress_frame` does not inherit this method from its parent.
         """
         return map(self.compress_frame, rows)

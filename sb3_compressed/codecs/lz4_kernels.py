@@ -114,7 +114,7 @@ def decode_block(payload: int, nbytes: int, dictionary: int, dictionary_nbytes: 
         room = frame_end - target
         if at > end or room < LAST_MATCH or room < length + LAST_LITERALS:
             return False
-        before = offset - (target - frame)  # from where on the match is in the frame
+        before = offset - (target - frame)  # how many bytes before the frame the match starts
         if offset == 0 or before > dictionary_nbytes:
             return False
         if before > 0:
@@ -140,7 +140,7 @@ def decode_block(payload: int, nbytes: int, dictionary: int, dictionary_nbytes: 
 def decode_blocks(places: NDArray[np.int64], frames: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
     """Decode payloads that are one valid block each.
 
-    :param places: for each payload its address, its size in bytes, and a number that is not used, ``(n, 3)``
+    :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
     :param frames: output, ``(n, frame_nbytes)``
     :param done: for each payload 1 if its frame is in ``frames`` already, else 0, ``(n,)``; set to 1 for each payload
         that this function decodes

@@ -69,7 +69,7 @@ class Zstd(BytesCodec):
 
 
 def compressed(compressor: zstandard.ZstdCompressor, rows: NDArray[np.uint8]) -> Iterable[Buffer]:
-    """Compress frames ``(n, frame_nbytes)``, in one call without Python's lock if the library can."""
+    """Compress frames ``(n, frame_nbytes)``, in one call without the GIL if the library can."""
     if len(rows) < 2 or "multi_compress_to_buffer" not in zstandard.backend_features:
         return [compressor.compress(row.data) for row in rows]
     payloads: Sequence[Buffer] = compressor.multi_compress_to_buffer([row.data for row in rows])  # type: ignore[assignment]
