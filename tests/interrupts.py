@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,18 +39,25 @@ def interrupt(call: Callable[[], object], at: Bytecode) -> KeyboardInterrupt | N
     error = KeyboardInterrupt()
     is_pending = True
 
+    def raise_error(*args: object) -> None:
+        raise error
+
     def raise_there(frame: FrameType) -> None:
         nonlocal is_pending
         if is_pending and (frame.f_code, frame.f_lasti) == at:
             is_pending = False
-            raise error
+            handler: Any = signal.getsignal(signal.SIGINT)  # that of deferred_interrupts within its block
+            handler(signal.SIGINT, frame)
 
+    before = signal.signal(signal.SIGINT, raise_error)
     try:
         _trace(call, raise_there)
     except KeyboardInterrupt as caught:
         if caught is not error:
             raise
         return caught
+    finally:
+        signal.signal(signal.SIGINT, before)
     return None
 
 

@@ -122,16 +122,12 @@ class CompressedBuffer(BaseBuffer):
     _auto_codec: ClassVar[str] = AUTO
     #: The methods of SB3 and sb3-contrib that these classes implement themselves and never call.
     REIMPLEMENTED: ClassVar[Methods] = ()
-    #: Whether a user's class normalizes batches or converts them to tensors, so that its code may keep their arrays.
-    _converts_itself: ClassVar[bool] = False
     #: Whether the class is from this package, so that no code of a user replaces its methods.
     _is_from_this_package: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._is_from_this_package = cls.__module__.startswith(f"{__package__}.")
-        methods = cls._normalize_obs, cls._normalize_reward, cls.to_torch
-        cls._converts_itself = methods != (NORMALIZE_OBS, NORMALIZE_REWARD, TO_TORCH)
         _require_reimplemented(cls)
         if "__init__" in vars(cls):
             cls.__init__ = _recording_formats(cls.__init__)  # type: ignore[method-assign]
@@ -360,7 +356,13 @@ class CompressedBuffer(BaseBuffer):
         :param env: it received the arrays and may keep references to them
         :param copy: whether other code may do so
         """
-        if copy or env is not None or self._converts_itself or "to_torch" in self.__dict__:
+        # Such code may be a method of a user's class, or one that was assigned to a class or to this buffer.
+        is_private = (
+            self._normalize_obs is NORMALIZE_OBS
+            and self._normalize_reward is NORMALIZE_REWARD
+            and getattr(self.to_torch, "__func__", None) is TO_TORCH
+        )
+        if copy or env is not None or not is_private:
             return self.to_torch
         return to_tensor if self.device.type == "cpu" else self._on_device
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.observations import encode_observations, encode_steps
 from sb3_compressed.buffers.validation import kinds_of_step, validate_infos
+from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.tree_map import leaves, tree_map
 
 if TYPE_CHECKING:
@@ -138,12 +139,19 @@ def _is_valid_at_once(buffer: CompressedReplay, step: Steps, n_steps: int) -> bo
         buffer._validate_step(kinds, (obs, next_obs), (action, reward, done))
     if n_steps == 1 or kinds is None or kinds != buffer._validated_kinds:
         return False
-    if buffer._adds_each_step or "add" in vars(buffer):
-        return False
+    own, ours = type(buffer), _compressed_replay()
+    if own.add is not ours.add or own._write_steps is not ours._write_steps or "add" in vars(buffer):
+        return False  # of a subclass, which adds each step itself
     # Nothing may be broadcast: with an axis of steps, other axes would meet.
     n_values = [math.prod(array.shape[1:]) for array in leaves(buffer.observations)]
     is_complete = np.shape(reward) == np.shape(done) == (buffer.n_envs,)
     return is_complete and all([part.size for part in leaves(each)] == n_values for each in (obs, next_obs))
+
+
+def _compressed_replay() -> type[CompressedReplay]:
+    from sb3_compressed.buffers.replay import CompressedReplay  # which imports this module
+
+    return CompressedReplay
 
 
 def _add_at_once(buffer: CompressedReplay, steps: Steps) -> None:
@@ -165,7 +173,8 @@ def _add_chunk(buffer: CompressedReplay, steps: Steps, n_steps: int) -> None:
     encoded = encode(buffer.__dict__["observations"], obs, next_obs)
     if buffer._storage is not None:
         buffer._storage.count_joint_rows(n_steps)
-    buffer._write_steps(n_steps, encoded, action, reward, done, timeouts, None)
+    with deferred_interrupts():  # many rows must not mix old and new values
+        buffer._write_steps(n_steps, encoded, action, reward, done, timeouts, None)
 
 
 def _stacked(values: Any) -> Any:

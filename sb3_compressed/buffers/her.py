@@ -15,6 +15,7 @@ from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
+from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.samplers import Draw
 
@@ -48,10 +49,12 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         self.ep_start[row] = self._current_ep_start
         if self.copy_info_dict:
             self.infos[row] = infos
-        super()._write_steps(n_steps, encoded, action, reward, done, timeouts, infos)
-        for env in range(self.n_envs):
-            if done[env]:
-                self._compute_episode_length(env)
+        # An episode that ended without its length would continue with the next one.
+        with deferred_interrupts() if np.any(done) else nullcontext():
+            super()._write_steps(n_steps, encoded, action, reward, done, timeouts, infos)
+            for env in range(self.n_envs):
+                if done[env]:
+                    self._compute_episode_length(env)
 
     def _get_real_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
         return self._samples_at(batch_indices, env_indices, env)

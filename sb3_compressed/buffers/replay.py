@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ from sb3_compressed.buffers.validation import (
     validate_per_env,
     validated_timeouts,
 )
+from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 
@@ -90,15 +92,7 @@ class CompressedReplay(StoredReplay):
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
-    #: Whether a user's class adds each step itself, so that ``extend`` must call ``add`` for each.
-    _adds_each_step: ClassVar[bool] = False
-
     _observation_attributes = ("observations", "next_observations")
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        own, here = cls, CompressedReplay
-        cls._adds_each_step = own.add is not here.add or own._write_steps is not here._write_steps
 
     def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         handles_timeouts = arguments.get("handle_timeout_termination", True)
@@ -142,7 +136,9 @@ class CompressedReplay(StoredReplay):
             return
         storage.begin_row(self, done)
         try:
-            self._write_steps(1, encoded, action, reward, done, timeouts, infos)
+            # Rows of a joint commit are not undone one by one.
+            with deferred_interrupts() if storage.is_in_joint_commit else nullcontext():
+                self._write_steps(1, encoded, action, reward, done, timeouts, infos)
         except BaseException:  # Ctrl-C, too: a transaction is whole or not there
             storage.undo_row(self)
             raise
@@ -326,7 +322,7 @@ class CompressedReplay(StoredReplay):
         """
         _, _, actions, dones, rewards, discounts = transitions
         is_dict = isinstance(obs, dict)
-        # In the order of SB3's classes, as a user's method may draw random numbers.
+        # In the order of SB3's ReplayBuffer, as a user's method may draw random numbers.
         if is_dict:
             obs, next_obs = self._normalize_obs(obs, env), self._normalize_obs(next_obs, env)
         else:

@@ -173,7 +173,7 @@ def validate_tensor(name: str, value: Any, n_envs: int) -> th.Tensor:
     return value.flatten() if value.dim() else value
 
 
-def validated_timeouts(infos: Any, n_envs: int) -> list[Any]:
+def validated_timeouts(infos: Any, n_envs: int) -> Any:
     """Return whether a time limit ended each episode, from the info dicts of a step, or raise if they are none."""
     try:
         if len(infos) == n_envs:
@@ -187,7 +187,8 @@ def validated_timeouts(infos: Any, n_envs: int) -> list[Any]:
     except (TypeError, AttributeError):  # None, an iterator, other objects
         pass
     validate_infos(infos, n_envs)
-    return [info.get("TimeLimit.truncated", False) for info in infos]
+    # Of environments that return arrays of one element, too.
+    return np.reshape([info.get("TimeLimit.truncated", False) for info in infos], n_envs)
 
 
 def validate_infos(infos: Any, n_envs: int) -> None:

@@ -83,3 +83,22 @@ def test_replaced_methods_may_draw_random_numbers(kind: str) -> None:
         buffers.append(buffer)
     batch, expected = same_draws(lambda: buffers[0].sample(20), lambda: buffers[1].sample(20), seed=0)
     assert_same_batch(batch, expected)
+
+
+def test_methods_that_are_assigned_to_a_class_later_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, calls = new(), []
+
+    def recorded(method: Any) -> Any:
+        def call(self: Any, *args: Any) -> Any:
+            calls.append(method.__name__)
+            return method(self, *args)
+
+        return call
+
+    monkeypatch.setattr(CompressedReplayBuffer, "to_torch", recorded(CompressedReplayBuffer.to_torch))
+    buffer.sample(8)
+    assert calls == ["to_torch"] * 5
+    monkeypatch.setattr(CompressedReplayBuffer, "add", recorded(CompressedReplayBuffer.add))
+    frames, zeros = np.zeros((3, 1, *IMAGES.shape), np.uint8), np.zeros((3, 1))
+    buffer.extend(frames, frames, zeros, zeros, zeros, timeouts=zeros)
+    assert calls[5:] == ["add"] * 3

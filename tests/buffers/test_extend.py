@@ -376,9 +376,8 @@ def test_an_interrupt_leaves_whole_transitions(method: str) -> None:
     for at in evenly(found, 150):
         buffer = with_some_rows()
         interrupt(lambda: extend(buffer), at)  # noqa: B023  # it is called at once
-        n_at_once = 1 if method == "add" else 20  # up to the end of the ring
         for row, number in enumerate(buffer.rewards[:, 0].tolist()):
-            if (row - buffer.pos) % 40 < n_at_once:
+            if method == "add" and row == buffer.pos:
                 continue
             expected = steps(1, start=int(number))
             np.testing.assert_array_equal(buffer.observations[row], expected["obs"][0])
@@ -410,9 +409,8 @@ def test_an_interrupted_add_of_hindsight_replay_can_be_repeated() -> None:
     for at in evenly(writing, 80):
         buffer = with_some_rows(n_added)
         interrupt(lambda: end.add_to(buffer), at)  # noqa: B023  # it is called at once
-        if buffer.pos != n_added % 30:  # it was added; as in SB3, the lengths of episodes may be missing
-            continue
-        end.add_to(buffer)
+        if buffer.pos == n_added % 30:
+            end.add_to(buffer)
         for name in ("pos", "ep_start", "ep_length", "_current_ep_start", "rewards", "dones", "actions"):
             np.testing.assert_array_equal(getattr(buffer, name), getattr(after, name), err_msg=f"{name} {at}")
         for key, array in after.observations.items():

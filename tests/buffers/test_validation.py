@@ -357,3 +357,14 @@ def test_invalid_input_leaves_a_dict_rollout_buffer_unchanged() -> None:
     assert rollout.pos == 3
     for key, array in rollout.observations.items():
         np.testing.assert_array_equal(array[2], observation[key])
+
+
+@pytest.mark.parametrize("truncated", [np.array([True]), [True], np.array([[1]]), np.True_])
+def test_time_limits_of_one_environment_may_be_arrays_of_one_element(truncated: Any) -> None:
+    """As those of environments whose step returns ``truncated`` as an array."""
+    space = spaces.Box(0, 1, (2,), np.float32)
+    buffers = [cls(3, space, spaces.Discrete(2), "cpu") for cls in (CompressedReplayBuffer, ReplayBuffer)]
+    for buffer in buffers:
+        row = np.zeros((1, 2), np.float32)
+        buffer.add(row, row, np.zeros(1), np.zeros(1), np.ones(1), [{"TimeLimit.truncated": truncated}])
+    assert buffers[0].timeouts[:, 0].tolist() == buffers[1].timeouts[:, 0].tolist() == [1, 0, 0]
