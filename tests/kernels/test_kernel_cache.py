@@ -208,7 +208,7 @@ runpy.run_module("sb3_compressed.compile_kernels", run_name="__main__")
 """
 
 #: Modules of kernels that other code imports at once.
-KEPT = "record_kernels.py", "packed_kernels.py"
+KEPT = "record_kernels.py", "packed_kernels.py", "lz4_kernels.py"
 
 
 @pytest.mark.slow
