@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.observations import encode_observations, encode_steps
-from sb3_compressed.buffers.validation import kinds_of_step, validate_infos
+from sb3_compressed.buffers.validation import kinds_of_step, validated_timeouts
 from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.tree_map import leaves, tree_map
 
@@ -77,11 +77,11 @@ def steps_of(buffer: CompressedReplay, given: Steps, infos: Sequence[Any] | None
     steps = Steps._make([*map(_stacked, given[:-1]), given.timeouts])
     n_steps = _n_steps(steps, infos)
     if n_steps:
-        steps = steps._replace(timeouts=_validated_timeouts(buffer, infos, given.timeouts, n_steps))
+        steps = steps._replace(timeouts=_timeouts_of_steps(buffer, infos, given.timeouts, n_steps))
     return steps, n_steps
 
 
-def _validated_timeouts(
+def _timeouts_of_steps(
     buffer: CompressedReplay, infos: Sequence[Any] | None, timeouts: Any, n_steps: int
 ) -> NDArray[np.bool_] | None:
     """Validate info dicts and time limits; return the latter, ``None`` if the buffer does not store them.
@@ -93,9 +93,9 @@ def _validated_timeouts(
         raise ValueError("pass infos or timeouts, not both")
     if buffer.copy_info_dict and infos is None:
         raise ValueError("infos are needed with copy_info_dict=True")
+    limits: list[Any] = []
     if infos is not None and (buffer.handle_timeout_termination or buffer.copy_info_dict):
-        for each in infos:
-            validate_infos(each, buffer.n_envs)
+        limits = [validated_timeouts(each, buffer.n_envs) for each in infos]
     if not buffer.handle_timeout_termination:
         if timeouts is not None:
             raise ValueError(
@@ -104,7 +104,6 @@ def _validated_timeouts(
             )
         return None
     if infos is not None:
-        limits = [bool(info.get("TimeLimit.truncated", False)) for each in infos for info in each]
         return np.array(limits, np.bool_).reshape(n_steps, buffer.n_envs)
     if timeouts is None:
         raise ValueError(
@@ -139,19 +138,12 @@ def _is_valid_at_once(buffer: CompressedReplay, step: Steps, n_steps: int) -> bo
         buffer._validate_step(kinds, (obs, next_obs), (action, reward, done))
     if n_steps == 1 or kinds is None or kinds != buffer._validated_kinds:
         return False
-    own, ours = type(buffer), _compressed_replay()
-    if own.add is not ours.add or own._write_steps is not ours._write_steps or "add" in vars(buffer):
-        return False  # of a subclass, which adds each step itself
+    if buffer._adds_each_step:
+        return False
     # Nothing may be broadcast: with an axis of steps, other axes would meet.
     n_values = [math.prod(array.shape[1:]) for array in leaves(buffer.observations)]
     is_complete = np.shape(reward) == np.shape(done) == (buffer.n_envs,)
     return is_complete and all([part.size for part in leaves(each)] == n_values for each in (obs, next_obs))
-
-
-def _compressed_replay() -> type[CompressedReplay]:
-    from sb3_compressed.buffers.replay import CompressedReplay  # which imports this module
-
-    return CompressedReplay
 
 
 def _add_at_once(buffer: CompressedReplay, steps: Steps) -> None:

@@ -176,6 +176,12 @@ class CompressedReplay(StoredReplay):
         if self._bound_sampler is not None:
             self._bound_sampler.n_written += n_steps
 
+    @property
+    def _adds_each_step(self) -> bool:
+        """Whether a user's class or buffer adds each step itself, so that ``extend`` must call ``add``."""
+        own, here = type(self), CompressedReplay
+        return own.add is not here.add or own._write_steps is not here._write_steps or "add" in vars(self)
+
     def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         obs, next_obs, action, reward, done = given
         action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)

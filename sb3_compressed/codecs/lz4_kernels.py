@@ -51,28 +51,28 @@ def copy_match(offset: int, target: int, length: int, room: int) -> None:
     :param room: bytes that may be written, at least ``length``. Those after ``length`` are undefined then
     """
     n = 0
-    if room < length + STEP:  # near the end of the frame
-        while n < length:
-            put_byte(target + n, byte_at(target + n - offset))
-            n += 1
-    elif offset >= STEP:
-        while n < length:
+    wide = min(length, room - STEP)  # where whole steps can be written
+    if offset >= STEP:
+        while n < wide:
             copy_step(target + n - offset, target + n)
             n += STEP
     elif offset >= WORD:  # each word is complete when it is read
-        while n < length:
+        while n < wide:
             put_word(target + n, word_at(target + n - offset))
             n += WORD
-    else:  # a word of repeated bytes, of which as many are used as are a multiple of the offset
+    elif wide > 0:  # a word of repeated bytes, of which as many are used as are a multiple of the offset
         n_bits = np.uint64(8 * offset)
         word = word_at(target - offset) & ~(ALL_BITS << n_bits)
         while n_bits < np.uint64(64):
             word |= word << n_bits
             n_bits <<= np.uint64(1)
         used = WORD - WORD % offset
-        while n < length:
+        while n < wide:
             put_word(target + n, word)
             n += used
+    while n < length:  # at the end of the frame
+        put_byte(target + n, byte_at(target + n - offset))
+        n += 1
 
 
 @helper(types.boolean, INT, INT, INT, INT, INT, INT)
