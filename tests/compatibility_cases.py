@@ -38,7 +38,7 @@ import sb3_compressed
 from sb3_compressed import contrib as compressed_contrib
 from sb3_compressed import get_codec
 from sb3_compressed.codecs import TrainableCodec
-from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.recording import FramelessRecordBuffer, RecordBuffer
@@ -287,7 +287,7 @@ REPLAY: dict[str, ReplayCase] = {
     "stack-auto-optimized": ReplayCase("stack", **TRAINED, arguments=LEAN),  # type: ignore[arg-type]
     "stack-auto-optimized-without-timeouts": ReplayCase("stack", 40, arguments=LEANEST),
     "stack-zstd-dict": ReplayCase("stack", **TRAINED, options=method("zstd-dict")),  # type: ignore[arg-type]
-    "stack-delta": ReplayCase("stack", **TRAINED, options=method(Adaptive(compresslevel=5))),  # type: ignore[arg-type]
+    "stack-delta": ReplayCase("stack", **TRAINED, options=method(Delta(compresslevel=5))),  # type: ignore[arg-type]
     "stack-zstd3": ReplayCase("stack", 40, options=method("zstd3", frame_stack=4)),
     "stack-rle-jit": ReplayCase("stack", 13, options=method("rle-jit")),
     "stack-igzip-float": ReplayCase("stack", 30, options=method("igzip1", output_dtype="float", normalize_images=True)),
@@ -466,7 +466,7 @@ CODECS |= {f"codec-{name}-trained": partial(trained, name) for name in ("delta",
 def with_coder(coder: str) -> TrainableCodec:
     """Return a trained codec that encodes all frames with one coder."""
     codec = trained("delta")
-    assert isinstance(codec, Adaptive)
+    assert isinstance(codec, Delta)
     return replace(codec, coder=coder, tries_delta=False, planes=PlaneLayout(SIDE, SIDE * SIDE))
 
 

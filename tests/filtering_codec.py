@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.adaptive import HEADER_FILTERED, Adaptive
+from sb3_compressed.codecs.delta import HEADER_FILTERED, Delta
 from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.picture_layout import PictureLayout
 
 
 @dataclass(frozen=True)
-class Filtering(Adaptive):
+class Filtering(Delta):
     """The codec ``delta`` whose other coder is Zstandard after the filter."""
 
     def _encode_whole(self, rows: NDArray[np.uint8], layout: PictureLayout | None = None) -> list[bytes]:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sb3_compressed import Codec, CompressedArray, find_buffer_dtypes, get_codec
-from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.delta import Delta
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ class CompressingEnv(gym.Env[Any, Any]):
             array[0] = frames
             restored = (array[0] == frames).all()
             codec: Codec
-            for codec in (get_codec("rle-jit"), Adaptive().train(frames)):
+            for codec in (get_codec("rle-jit"), Delta().train(frames)):
                 codec.decode_into(codec.encode(frames), out)
                 restored &= (out == frames).all()
         return out[0], 0.0, False, False, {"compiled": len(compilations.buffer), "restored": bool(restored)}

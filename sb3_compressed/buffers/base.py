@@ -51,7 +51,6 @@ from sb3_compressed.buffers.output_format import OutputDtype, output_tensors
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
 from sb3_compressed.codecs import Codec
-from sb3_compressed.codecs.registry import AUTO
 from sb3_compressed.common.memory import available_memory
 from sb3_compressed.common.spaces import Key
 from sb3_compressed.common.threads import validate_num_threads
@@ -118,8 +117,6 @@ class CompressedBuffer(BaseBuffer):
     observations: Any = ArrayAttribute()
     next_observations: Any = ArrayAttribute()
 
-    #: The codec that ``"auto"`` compresses with.
-    _auto_codec: ClassVar[str] = AUTO
     #: The methods of SB3 and sb3-contrib that these classes implement themselves and never call.
     REIMPLEMENTED: ClassVar[Methods] = ()
     #: Whether the class is from this package, so that no code of a user replaces its methods.
@@ -177,7 +174,7 @@ class CompressedBuffer(BaseBuffer):
         on_disk = storage != "memory"
         self._plans = plan_arrays(
             space, compression_method, compression_kwargs or {}, dtypes, frame_stack,
-            on_disk=on_disk, auto_codec=self._auto_codec,
+            on_disk=on_disk,
         )  # fmt: skip
         #: For each key with compressed observations, an unwritten array that its arrays are created from.
         self._new_arrays: dict[Key, CompressedArray] = {}

@@ -71,7 +71,6 @@ def plan_arrays(
     frame_stack: FrameStack | Mapping[str, FrameStack],
     *,
     on_disk: bool = False,
-    auto_codec: str = AUTO,
 ) -> dict[Key, CompressionPlan]:
     """Return how each part of an observation space is compressed; missing parts stay plain arrays.
 
@@ -79,7 +78,6 @@ def plan_arrays(
     every key. Each option may be a mapping from keys of a Dict space.
 
     :param on_disk: whether slots are on disk, where vectors are slots, too
-    :param auto_codec: the shorthand of the codec that ``"auto"`` compresses with
     :raises ValueError: if an option does not fit the space
     """
     parts = space_parts(space)
@@ -100,7 +98,6 @@ def plan_arrays(
                 *_dtypes_for_key(dtypes, key),
                 _for_key(frame_stack, key),
                 on_disk=on_disk,
-                auto_codec=auto_codec,
             )
         except ValueError as error:
             if key is None:
@@ -120,13 +117,12 @@ def _plan_array(
     frame_stack: FrameStack,
     *,
     on_disk: bool,
-    auto_codec: str,
 ) -> CompressionPlan | None:
     """Return how observations of one space are compressed, ``None`` if they are not; validate options in any case."""
     is_auto = method == AUTO
     if is_auto and codec_kwargs:
         raise CodecError(f"{AUTO!r} takes no arguments, got {[*codec_kwargs]}; pass the name of a codec to set its own")
-    codec = get_codec(auto_codec if is_auto else method, **codec_kwargs)
+    codec = get_codec(method, **codec_kwargs)
     if runs_type is not None and hasattr(codec, "runs_type"):
         codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
     shape = space_shape(space)

@@ -44,8 +44,6 @@ class CompressedRollout(CompressedBuffer):
 
     _may_flatten = True
     _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
-    #: A rollout lives for one update and is read once an epoch, so it is not worth training or searching references.
-    _auto_codec = "lz4-packed"
 
     def reset(self) -> None:
         """Empty the buffer for the next rollout, as SB3's buffer does."""

@@ -12,7 +12,7 @@ import pytest
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.codec_handle import codec_of, handle_of
 from sb3_compressed.codecs import TrainableCodec
-from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.delta import Delta
 
 ROWS = 300
 
@@ -30,7 +30,7 @@ def filled() -> tuple[CompressedArray, np.ndarray[Any, Any]]:
 
 
 def test_a_codec_has_one_handle_as_long_as_it_is_referred_to() -> None:
-    codec, equal = Adaptive(), Adaptive()
+    codec, equal = Delta(), Delta()
     handle = handle_of(codec)
     assert handle_of(codec) is handle
     assert handle_of(equal) is not handle
@@ -43,7 +43,7 @@ def test_a_codec_has_one_handle_as_long_as_it_is_referred_to() -> None:
     assert alive() is None
 
 
-@pytest.mark.parametrize("other", [None, b"payload", Adaptive(), np.zeros(3), np.array(None), np.zeros((), object)])
+@pytest.mark.parametrize("other", [None, b"payload", Delta(), np.zeros(3), np.array(None), np.zeros((), object)])
 def test_nothing_else_has_a_codec(other: Any) -> None:
     assert not isinstance(codec_of(other), TrainableCodec)
 

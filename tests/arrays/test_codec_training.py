@@ -20,13 +20,13 @@ from sb3_compressed import CompressedArray
 from sb3_compressed.arrays import codec_training
 from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.codecs import TrainableCodec
-from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 
 
 def dictionary_of(array: CompressedArray) -> bytes:
     """Return the dictionary of the array's codec."""
-    assert isinstance(array.codec, Adaptive | ZstdDict)
+    assert isinstance(array.codec, Delta | ZstdDict)
     return array.codec.dictionary
 
 
@@ -255,11 +255,11 @@ def test_frames_after_noise_are_small() -> None:
 def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[int] = []
 
-    def counted(codec: Adaptive, frames: NDArray[Any]) -> Adaptive:
+    def counted(codec: Delta, frames: NDArray[Any]) -> Delta:
         trained.append(len(frames))
         return train(codec, frames)
 
-    monkeypatch.setattr(Adaptive, "train", counted)
+    monkeypatch.setattr(Delta, "train", counted)
     kinds: dict[str, Callable[[], NDArray[np.uint8]]] = {
         "noise": lambda: noise(6_000),
         "alternating": lambda: np.concatenate([movie(step % 2, 150) for step in range(40)]),
@@ -270,4 +270,4 @@ def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.M
     assert len(trained) <= 30  # of 64,000 frames
 
 
-train = Adaptive.train
+train = Delta.train

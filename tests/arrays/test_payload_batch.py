@@ -27,7 +27,7 @@ from sb3_compressed.arrays.payload_batch import (
     unpack_sections,
 )
 from sb3_compressed.codecs import Codec, get_codec
-from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
+from sb3_compressed.codecs.delta import Delta, ReferenceFrames
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload, MissingCodec
 from sb3_compressed.kernels.checksum import checksum
@@ -111,7 +111,7 @@ def test_payloads_are_not_copied() -> None:
 
 
 def test_digests_are_those_of_equal_codecs() -> None:
-    codecs = [get_codec("zstd3"), get_codec("zstd4"), Adaptive(3), Adaptive(3, dictionary=b"d"), get_codec("none")]
+    codecs = [get_codec("zstd3"), get_codec("zstd4"), Delta(3), Delta(3, dictionary=b"d"), get_codec("none")]
     assert len({codec_digest(codec) for codec in codecs}) == len(codecs)
     for codec in codecs:
         assert codec_digest(pickle.loads(pickle.dumps(codec))) == codec_digest(codec)
@@ -129,14 +129,14 @@ def test_missing_codecs_are_listed() -> None:
 
 # -- the format ----------------------------------------------------------------------------------------------
 
-GOLDEN_CODEC = Adaptive(3, references=ReferenceFrames(bytes(range(16)), 16))
+GOLDEN_CODEC = Delta(3, references=ReferenceFrames(bytes(range(16)), 16))
 GOLDEN_PAYLOADS = [b"one", b"", b"three", b"4444"]
 GOLDEN_OFFSETS = [0, 2, 2, 3, 4]
 
 
 def golden_batch() -> PayloadBatch:
     """Return a batch of four items of two frames: one of frames, one unwritten, two whole."""
-    codecs = [GOLDEN_CODEC, Adaptive(4)]
+    codecs = [GOLDEN_CODEC, Delta(4)]
     return PayloadBatch(codecs, Payloads.of(GOLDEN_PAYLOADS, np.array([0, 0, 1, 0])), 2, np.array(GOLDEN_OFFSETS))
 
 
@@ -198,7 +198,7 @@ def test_inconsistent_sections_are_refused(kind: str) -> None:
 
 def test_codecs_of_different_classes_are_refused() -> None:
     batch = golden_batch()
-    other = PayloadBatch([Adaptive(3), get_codec("zstd-dict")], batch.payloads, 2, batch.offsets)
+    other = PayloadBatch([Delta(3), get_codec("zstd-dict")], batch.payloads, 2, batch.offsets)
     with pytest.raises(CorruptPayload, match="codecs of different classes"):
         unpack(pack(other), by_digest(other.codecs))
 

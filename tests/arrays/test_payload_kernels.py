@@ -13,7 +13,7 @@ from sb3_compressed.arrays.memory_slot_store import MemorySlotStore, gather_in_p
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import accepted_codec
 from sb3_compressed.codecs import get_codec
-from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload
 
 
@@ -32,7 +32,7 @@ def object_array(values: list[Any]) -> np.ndarray[Any, Any]:
     return np.fromiter(values, dtype=object, count=len(values))
 
 
-CODEC = Adaptive()
+CODEC = Delta()
 HANDLE = handle_of(CODEC)
 
 needs_layout = pytest.mark.skipif(not payload_kernels.LAYOUT_IS_KNOWN, reason="Python reads slots: the probe failed")
@@ -42,7 +42,7 @@ needs_layout = pytest.mark.skipif(not payload_kernels.LAYOUT_IS_KNOWN, reason="P
 @pytest.mark.parametrize("n_frames", [1, 2, 4])
 def test_kernel_and_python_gather_the_same_payloads(n_frames: int) -> None:
     rng = np.random.default_rng(n_frames)
-    codecs = [Adaptive(level) for level in range(1, 20)]
+    codecs = [Delta(level) for level in range(1, 20)]
     handles = [*map(handle_of, codecs)]
     made: list[Any] = []
     for _ in range(300):
@@ -109,7 +109,7 @@ def test_invalid_slots_are_refused(slot: Any) -> None:
 
 @needs_layout
 def test_more_codecs_than_payloads_are_gathered_in_python() -> None:
-    array = object_array([(HANDLE, handle_of(Adaptive(1)), b"1")])
+    array = object_array([(HANDLE, handle_of(Delta(1)), b"1")])
     with pytest.raises(AssertionError):
         gathered_by_kernel(array, CODEC, 1)
     assert list(MemorySlotStore(CODEC).gather(array, 1).payloads) == [b"1"]

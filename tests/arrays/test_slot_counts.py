@@ -22,7 +22,7 @@ from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore, gather_in_python
 from sb3_compressed.arrays.slot_store import Slot, accepted_codec
 from sb3_compressed.codecs import TrainableCodec
-from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 
 SHAPE = (4, 16, 16)
@@ -52,9 +52,9 @@ def changed(slot: Any, change: str) -> Any:
         "none": tuple(codecs),
         "empty": (),
         "list": [*slot],
-        "payload first": (payloads[0], *codecs, *payloads[1:]) if codecs else (*payloads, handle_of(Adaptive())),
+        "payload first": (payloads[0], *codecs, *payloads[1:]) if codecs else (*payloads, handle_of(Delta())),
         "another codec": (
-            handle_of(ZstdDict() if codecs and isinstance(codec_of(codecs[0]), Adaptive) else Adaptive()),
+            handle_of(ZstdDict() if codecs and isinstance(codec_of(codecs[0]), Delta) else Delta()),
             *payloads,
         ),
         "another kind": (OTHER_CODEC, *payloads),

@@ -28,7 +28,6 @@ from sb3_compressed import (
     StorageError,
     get_codec,
 )
-from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.common.memory import available_memory
 
 SCREEN = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -375,9 +374,3 @@ def test_variants_of_auto_of_earlier_versions_are_deprecated_for_keys_of_dicts()
     with pytest.warns(DeprecationWarning, match="auto/small"):
         buffer = CompressedDictReplayBuffer(64, MIXED, BUTTONS, "cpu", compression_method={"screen": "auto/small"})
     assert buffer.compression_method == {"screen": "auto"}
-
-
-def test_rollouts_are_neither_trained_on_nor_compared_with_references() -> None:
-    buffer = CompressedRolloutBuffer(64, spaces.Box(0, 255, (4, 36, 36), np.uint8), BUTTONS, "cpu")
-    assert buffer.observations.codec == get_codec("lz4-packed")
-    assert not isinstance(buffer.observations.codec, TrainableCodec)

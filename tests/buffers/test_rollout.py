@@ -109,6 +109,16 @@ def test_a_full_rollout_buffer_takes_no_more_steps_until_its_reset_frees_the_mem
     assert not np.asarray(ours.observations).any()
 
 
+def test_the_next_rollout_is_compressed_by_the_trained_codec(stream: Stream) -> None:
+    buffer, _ = make_pair("plain", stream)
+    untrained = buffer.observations.codec
+    fill("plain", buffer, stream[-1][:N_STEPS], np.ones(4, dtype=bool))
+    trained = buffer.observations.codec
+    assert trained != untrained
+    buffer.reset()
+    assert buffer.observations.codec is trained
+
+
 def test_numbers_broadcast_as_in_sb3(stream: Stream) -> None:
     pair = make_pair("plain", stream)
     for reward, start in ((0.5, True), (np.full(1, 2.0), np.ones((1, 4))), (np.arange(4.0)[None], np.zeros(1))):

@@ -56,7 +56,7 @@ def test_folder_is_described(way: str, tmp_path: Path) -> None:
     assert (found["n_envs"], found["rows"], found["capacity"], found["transitions"]) == (4, 100, 400, 400)
     assert (found["position"], found["full"]) == (50, True)
     codec = found["observations"][""]
-    assert codec["codec"].startswith("Adaptive(")
+    assert codec["codec"].startswith("Delta(")
     assert codec["learned_bytes"] == buffer.observations.codec.nbytes > 0
     assert codec["frames"] == 4
     assert found["raw_bytes_per_transition"] == 2 * 4 * 84 * 84

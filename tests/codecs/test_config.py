@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from roundtrips import Plain, moving_boxes, roundtrip
 
 from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, codec_from_config, get_codec, registry
-from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames
 from sb3_compressed.codecs.config import abbreviate, arguments_from_json, dtype_from_text
+from sb3_compressed.codecs.delta import Delta, ReferenceFrames
 from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.rle import Rle
 from sb3_compressed.codecs.zstd_dict import ZstdDict
@@ -64,12 +64,12 @@ def test_every_codec_survives_json(name: str) -> None:
         (Rle("u2"), '{"name": "rle", "fields": {"runs_type": {"dtype": "<u2"}}}'),
         (ZstdDict(-5, b"dict"), '{"name": "zstd-dict", "fields": {"compresslevel": -5, "dictionary": "ZGljdA=="}}'),
         (
-            Adaptive(3, b"", ReferenceFrames(bytes(3), 3), False),
+            Delta(3, b"", ReferenceFrames(bytes(3), 3), False),
             '{"name": "delta", "fields": {"compresslevel": 3, "dictionary": "", '
             '"references": {"content": "AAAA", "frame_nbytes": 3}, "tries_zstd": false}}',
         ),
         (
-            Adaptive(
+            Delta(
                 -7, b"dict", ReferenceFrames(bytes(3), 3), True, "fast", "lz4", 3, 12, True, False, PlaneLayout(2, 4)
             ),
             '{"name": "delta", "fields": {"compresslevel": -7, "dictionary": "ZGljdA==", '
@@ -196,7 +196,7 @@ def test_malformed_config_raises(data: Any) -> None:
     with pytest.raises(CodecError):
         codec_from_config(data)
     with pytest.raises(CodecError):
-        Adaptive.from_config(data)
+        Delta.from_config(data)
 
 
 def test_config_of_another_codec_raises() -> None:

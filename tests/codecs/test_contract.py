@@ -21,7 +21,7 @@ from programs import run
 from roundtrips import decode_guarded, peak_of_refusal, roundtrip
 
 from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, get_codec
-from sb3_compressed.codecs.adaptive import CODERS, Adaptive, ReferenceFrames
+from sb3_compressed.codecs.delta import CODERS, Delta, ReferenceFrames
 from sb3_compressed.errors import CodecError, CorruptPayload
 
 RELAXED = examples(60)
@@ -70,9 +70,9 @@ def trained(name: str) -> Codec:
 def trained_auto(references: str, coder: str) -> Codec:
     """Return a codec of ``"auto"`` in one of the states that training may leave it in."""
     codec = trained("delta")
-    assert isinstance(codec, Adaptive)
+    assert isinstance(codec, Delta)
     found = codec.references if references == "deltas" else ReferenceFrames()
-    return Adaptive(references=found, coder=coder, finds_tiles=True)
+    return Delta(references=found, coder=coder, finds_tiles=True)
 
 
 KINDS = [*available_codecs(), *(f"{name}, trained" for name in TRAINABLE), *AUTO]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from roundtrips import roundtrip
 
 from sb3_compressed.codecs import codec_from_config
-from sb3_compressed.codecs.adaptive import Adaptive, coder_of
+from sb3_compressed.codecs.delta import Delta, coder_of
 from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError, CorruptPayload
@@ -67,10 +67,10 @@ def test_a_codec_that_was_stored_decodes_what_was_filtered() -> None:
 
 def test_batches_of_several_codecs_are_restored() -> None:
     frames = pictures(4, (3, 20, 24))
-    codecs = [Filtering(planes=planes_of((3, 20, 24), 1)), Adaptive(), Adaptive(coder="lz4"), Adaptive(coder="raw")]
+    codecs = [Filtering(planes=planes_of((3, 20, 24), 1)), Delta(), Delta(coder="lz4"), Delta(coder="raw")]
     payloads = [each.encode(frames[n : n + 1])[0] for n, each in enumerate(codecs)]
     out = np.empty_like(frames)
-    Adaptive.decode_batch(codecs, Payloads.of(payloads, np.arange(len(codecs))), out)
+    Delta.decode_batch(codecs, Payloads.of(payloads, np.arange(len(codecs))), out)
     np.testing.assert_array_equal(out, frames)
     assert {"filter", "zstd", "raw"} <= {*map(coder_of, payloads)}
 
@@ -80,7 +80,7 @@ def test_payloads_of_codecs_with_other_planes_are_corrupt(planes: PlaneLayout) -
     frames = pictures(2, (3, 20, 20))
     payloads = Filtering(planes=planes_of((3, 20, 20), 1)).encode(frames)
     with pytest.raises(CorruptPayload) as caught:
-        Adaptive(planes=planes).decode_into(payloads, np.empty((2, 3, 20, 19), np.uint8))
+        Delta(planes=planes).decode_into(payloads, np.empty((2, 3, 20, 19), np.uint8))
     assert caught.value.index == 0
 
 

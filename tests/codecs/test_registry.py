@@ -22,7 +22,6 @@ from sb3_compressed.errors import CodecError, InvalidShorthand, LevelOutOfRange,
 
 SHIPPED = {
     "none", "rle", "rle-jit", "gzip", "igzip", "zstd", "zstd-dict", "delta", "packed", "lz4-frame", "lz4-block",
-    "lz4-packed",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from roundtrips import roundtrip
 
-from sb3_compressed.codecs.adaptive import CODERS, Adaptive, ReferenceFrames, coder_of
+from sb3_compressed.codecs.delta import CODERS, Delta, ReferenceFrames, coder_of
 from sb3_compressed.codecs.whole_frames import HEADER_LZ4, HEADER_RAW, Lz4Blocks, raw_payloads
 
 
@@ -52,7 +52,7 @@ def test_frames_of_a_batch_are_encoded_as_single_ones(coder: str) -> None:
     frames[::3] = references[0]
     frames[::3, 100:140] ^= 255
     frames[1, :1024] = references[1, :1024]  # a large delta
-    codec = Adaptive(references=ReferenceFrames(references.tobytes(), 4096), coder=coder)
+    codec = Delta(references=ReferenceFrames(references.tobytes(), 4096), coder=coder)
     payloads = roundtrip(codec, frames)
     assert payloads == [codec.encode(frame[np.newaxis])[0] for frame in frames]
     assert {*map(coder_of, payloads)} == {"delta", coder, coder if coder == "zstd" else "raw"}

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.arrays.slot_store import Slot
 from sb3_compressed.codecs import TrainableCodec
-from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.storage.log import Log, segment_numbers
 from sb3_compressed.storage.log_slot_store import SlotReader
 from storage.logs import begin_segment
 
-CODECS: list[TrainableCodec] = [Adaptive(1), Adaptive(2), ZstdDict(3), Adaptive(1)]
+CODECS: list[TrainableCodec] = [Delta(1), Delta(2), ZstdDict(3), Delta(1)]
 """Two of them are equal, but not the same."""
 HANDLES = [handle_of(codec) for codec in CODECS]
 

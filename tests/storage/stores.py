@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.codec_handle import handle_of
-from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.verification import damaged_slots
@@ -24,7 +24,7 @@ SPECS = {
     "wide": ArraySpec((2, 150), "<u2"),
     "empty": ArraySpec((0, 5), "<i4"),
 }
-CODECS = [Adaptive(level, bytes([level] * 30)) for level in range(1, 6)]
+CODECS = [Delta(level, bytes([level] * 30)) for level in range(1, 6)]
 HANDLES = [handle_of(codec) for codec in CODECS]
 
 

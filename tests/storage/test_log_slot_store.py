@@ -23,7 +23,7 @@ from sb3_compressed.arrays.memory_slot_store import gather_in_python
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import Slot, slot_n_frames
 from sb3_compressed.codecs import TrainableCodec, get_codec
-from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, SlotWriter
@@ -176,7 +176,7 @@ def test_a_slot_that_was_just_written_is_not_written_again(log: Log) -> None:
 
 
 def test_a_codec_is_written_once(log: Log) -> None:
-    codec = Adaptive(5, dictionary=bytes(5000))
+    codec = Delta(5, dictionary=bytes(5000))
     stored = LogSlotStore(log)
     place = stored.writer.place_of_codec(codec)
     end = log.last.end
@@ -286,7 +286,7 @@ def test_payloads_of_trained_codecs_are_decoded(log: Log, tmp_path: Path) -> Non
     frames[:, np.arange(100), np.arange(100) % 20] = 255
     slots: list[Slot] = []
     for scene in frames:
-        codec = Adaptive().train(scene)
+        codec = Delta().train(scene)
         slots += [(handle_of(codec), payload) for payload in codec.encode(scene)]
     addresses = LogSlotStore(log).write(slots)
     reader = opened(tmp_path)

@@ -213,7 +213,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from sb3_compressed.arrays.codec_handle import handle_of
-from sb3_compressed.codecs.adaptive import Adaptive
+from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader
 from storage.logs import begin_segment
@@ -221,7 +221,7 @@ from storage.slot_logs import keep, new_log, opened
 
 folder, state = Path(sys.argv[1]), sys.argv[2]
 log = new_log(folder, 5_000_000)
-codec = Adaptive(1)
+codec = Delta(1)
 written = []
 for number in range(4):
     if number:

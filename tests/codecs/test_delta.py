@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from roundtrips import moving_boxes, roundtrip
 
 from sb3_compressed.codecs import get_codec
-from sb3_compressed.codecs.adaptive import Adaptive, ReferenceFrames, coder_of
+from sb3_compressed.codecs.delta import Delta, ReferenceFrames, coder_of
 from sb3_compressed.codecs.delta_kernels import encode_deltas
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.reference_frames import select_medoids
@@ -42,10 +42,10 @@ def test_medoids_represent_every_kind_of_frame() -> None:
 
 
 def test_incompressible_background_costs_nothing() -> None:
-    codec = Adaptive().train(screens(64))
+    codec = Delta().train(screens(64))
     payloads = codec.encode(screens(50, seed=1))
     assert max(map(len, payloads)) < 80
-    assert min(map(len, Adaptive().encode(screens(50, seed=1)))) > 700
+    assert min(map(len, Delta().encode(screens(50, seed=1)))) > 700
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_large_frames_have_few_references_and_no_dictionary(
     nbytes: int, has_dictionary: bool, n_references: int
 ) -> None:
     frames = np.random.default_rng(0).integers(0, 3, (12, nbytes), dtype=np.uint8)
-    codec = Adaptive().train(frames)
+    codec = Delta().train(frames)
     assert len(codec.references) == n_references
     assert bool(codec.dictionary) == has_dictionary
 
@@ -64,7 +64,7 @@ def test_large_frames_have_few_references_and_no_dictionary(
 def test_equal_stretches_longer_than_a_number_encodes_are_split() -> None:
     for size in (65_535, 65_536, 65_537, 131_072, 200_000):
         references = np.random.default_rng(0).integers(0, 256, (2, size), np.uint8)
-        codec = Adaptive(references=ReferenceFrames(references.tobytes(), size))
+        codec = Delta(references=ReferenceFrames(references.tobytes(), size))
         frames = references[[0, 1, 0, 0, 0]]
         frames[2, -1] ^= 1  # literals after a long stretch
         frames[3, -40:] = references[1, 100:140]  # another source after one
@@ -75,13 +75,13 @@ def test_equal_stretches_longer_than_a_number_encodes_are_split() -> None:
 def test_more_literals_than_a_number_encodes_are_compressed_with_zstd() -> None:
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (2, 300_000), np.uint8)
-    codec = Adaptive(references=ReferenceFrames(frames[:1].tobytes(), 300_000))
+    codec = Delta(references=ReferenceFrames(frames[:1].tobytes(), 300_000))
     frames[1, 70_000:] = frames[0, 70_000:]
     assert [coder_of(payload) for payload in roundtrip(codec, frames)] == ["delta", "zstd"]
 
 
 def test_bytes_that_color_planes_share_are_encoded_once() -> None:
-    codec = Adaptive(references=ReferenceFrames(bytes(3 * 40 * 40), 3 * 40 * 40))
+    codec = Delta(references=ReferenceFrames(bytes(3 * 40 * 40), 3 * 40 * 40))
     frames = np.repeat(np.random.default_rng(0).integers(0, 256, (1, 1, 40, 40), np.uint8), 3, axis=1)
     frames[:, 1, 10, 5:9] = 0  # four pixels of another color
     [channel_first] = codec.encode(frames)
@@ -95,12 +95,12 @@ def test_bytes_that_color_planes_share_are_encoded_once() -> None:
 def test_zstd_is_only_tried_if_it_was_better_for_training_frames() -> None:
     rng = np.random.default_rng(0)
     still = screens(64)
-    assert not Adaptive().train(still).tries_zstd
+    assert not Delta().train(still).tries_zstd
     # Stripes of all widths: the references match little of them, and zstd needs few bytes for each.
     stripes = np.stack([np.arange(900, dtype=np.uint16) * step // 256 % 256 for step in rng.integers(300, 9000, 64)])
-    codec = Adaptive().train(stripes.astype(np.uint8).reshape(64, 30, 30))
+    codec = Delta().train(stripes.astype(np.uint8).reshape(64, 30, 30))
     assert codec.tries_zstd
-    assert pickle.loads(pickle.dumps(Adaptive().train(still))) == Adaptive().train(still)
+    assert pickle.loads(pickle.dumps(Delta().train(still))) == Delta().train(still)
 
 
 @pytest.mark.parametrize(
@@ -114,25 +114,25 @@ def test_zstd_is_only_tried_if_it_was_better_for_training_frames() -> None:
 )
 def test_invalid_references_raise(references: ReferenceFrames) -> None:
     with pytest.raises(CodecError, match="references"):
-        Adaptive(references=references)
+        Delta(references=references)
 
 
 def test_codec_index_out_of_range_raises() -> None:
-    codec = Adaptive().train(screens(64))
+    codec = Delta().train(screens(64))
     payloads, out = codec.encode(screens(3)), np.empty((3, 30, 30), np.uint8)
     for indices in ([0, 0, 1], [0, -1, 0]):
         with pytest.raises(IndexError, match="index"):
-            Adaptive.decode_batch([codec], Payloads.of(payloads, np.array(indices)), out)
+            Delta.decode_batch([codec], Payloads.of(payloads, np.array(indices)), out)
 
 
 def test_training_without_effect_returns_the_same_codec() -> None:
-    codec = Adaptive()
+    codec = Delta()
     assert codec.train(np.zeros((2, 2_000_000), np.uint8)) is codec
     assert codec.train(np.zeros((100, 1), np.uint8)) is codec
 
 
 def test_encoder_never_writes_outside_a_small_output() -> None:
-    codec = Adaptive().train(screens(64))
+    codec = Delta().train(screens(64))
     frames = np.random.default_rng(1).integers(0, 256, (3, 900), np.uint8)
     for room in (0, 1, 15, 16, 40, 300):
         guarded, ends = np.full(3 * room + 64, 99, np.uint8), np.empty(3, np.int64)
@@ -148,7 +148,7 @@ def test_payloads_of_scrolling_frames_are_small(speed: int) -> None:
     rng = np.random.default_rng(0)
     landscape = rng.integers(0, 256, (40 * 200, 30), np.uint8)
     frames = np.stack([landscape[start : start + 30] for start in range(0, 64 * 40, 40)])
-    codec = Adaptive().train(frames)
+    codec = Delta().train(frames)
     seen = frames[rng.integers(0, 64, 50)]
     scrolled = np.concatenate([seen[:, speed:], rng.integers(0, 256, (50, speed, 30), np.uint8)], axis=1)
     references = codec.references.rows.reshape(-1, 30, 30)
@@ -169,7 +169,7 @@ def tile_images(n: int, seed: int = 0) -> NDArray[np.uint8]:
 
 def test_tiles_of_unknown_colors_are_encoded_about_once() -> None:
     references = tile_images(1, seed=1).transpose(0, 2, 3, 1)
-    without = Adaptive(
+    without = Delta(
         references=ReferenceFrames(references.tobytes(), 64 * 64 * 3),
         coder="raw",
         channels=3,
@@ -187,15 +187,15 @@ def test_tiles_of_unknown_colors_are_encoded_about_once() -> None:
 def test_training_enables_the_search_for_tiles_where_it_pays(is_gray: bool) -> None:
     images = tile_images(64)
     images = np.ascontiguousarray(images[:, 0]) if is_gray else images
-    trained = Adaptive(coder="lz4").train(images)
+    trained = Delta(coder="lz4").train(images)
     assert trained.finds_tiles == (not is_gray)
-    assert not Adaptive().train(images).finds_tiles
+    assert not Delta().train(images).finds_tiles
     roundtrip(trained, images)
 
 
 def test_auto_stores_deltas_and_blocks_of_lz4_after_training() -> None:
     codec = get_codec("auto")
-    assert isinstance(codec, Adaptive)
+    assert isinstance(codec, Delta)
     frames = moving_boxes(96)
     trained = codec.train(frames[:64])
     assert trained == codec.train(frames[:64]), "it is the same in each run"
@@ -206,14 +206,14 @@ def test_auto_stores_deltas_and_blocks_of_lz4_after_training() -> None:
 
 def test_deltas_are_not_tried_where_training_has_found_none() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (80, 48, 64), np.uint8)
-    trained = Adaptive(coder="lz4").train(noise[:64])
+    trained = Delta(coder="lz4").train(noise[:64])
     assert not trained.tries_delta
     assert {*map(coder_of, roundtrip(trained, noise[64:]))} == {"raw"}
     assert trained.train(moving_boxes(64)).tries_delta, "later frames may be others"
 
 
 def test_auto_trains_no_dictionary() -> None:
-    codec = Adaptive(coder="lz4", dictionary=b"of 0.3.0", objective="balanced")
+    codec = Delta(coder="lz4", dictionary=b"of 0.3.0", objective="balanced")
     trained = codec.train(moving_boxes(64))
     assert trained.references
     assert (trained.dictionary, trained.objective) == (b"", "")
@@ -222,13 +222,13 @@ def test_auto_trains_no_dictionary() -> None:
 @pytest.mark.parametrize(("coder", "written"), [("lz4hc", "lz4"), ("filter", "zstd")])
 def test_codecs_with_a_coder_of_earlier_versions_encode_with_another(coder: str, written: str) -> None:
     stripes = np.repeat(np.random.default_rng(1).integers(0, 256, (8, 48, 4), np.uint8), 16, axis=2)
-    assert {*map(coder_of, roundtrip(Adaptive(coder=coder, objective="small"), stripes))} == {written}
+    assert {*map(coder_of, roundtrip(Delta(coder=coder, objective="small"), stripes))} == {written}
 
 
 def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:
     rng = np.random.default_rng(0)
     references = rng.integers(0, 256, (249, 70_000), np.uint8)
-    codec = Adaptive(references=ReferenceFrames(references.tobytes(), 70_000))
+    codec = Delta(references=ReferenceFrames(references.tobytes(), 70_000))
     frame = references[:1].copy()
     frame[0, 1000:3000] = references[248, 60_000:62_000]  # beyond the largest position
     frame[0, 5000:7000] = references[100, 60_000:62_000]
@@ -238,7 +238,7 @@ def test_references_beyond_the_largest_position_are_not_used_as_sources() -> Non
 
 def test_nearest_reference_is_found_for_small_frames() -> None:
     frames = np.random.default_rng(0).integers(0, 256, (20, 100), np.uint8)
-    codec = Adaptive().train(frames)
+    codec = Delta().train(frames)
     payloads = codec.encode(codec.references.rows.copy())
     assert [payload[0] - 2 for payload in payloads] == list(range(len(codec.references)))
     assert max(map(len, payloads)) == 2
@@ -251,7 +251,7 @@ def test_roundtrip_of_frames_composed_of_references(data: st.DataObject) -> None
     size = data.draw(st.integers(16, 300))
     n_values = data.draw(st.sampled_from([2, 4, 256]))
     frames = rng.integers(0, n_values, (20, size), np.uint8)
-    codec = Adaptive().train(frames)
+    codec = Delta().train(frames)
     frame = np.empty(0, np.uint8)
     while frame.size < size:  # pieces of references, of the frame itself, and of noise
         sources = [*codec.references.rows, frame if frame.size else frames[0]]
