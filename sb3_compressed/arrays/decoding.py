@@ -63,7 +63,7 @@ def decode(
     frames = np.empty(shape, out.dtype)
     _decode_frames(batch, frames, num_threads)
     piece = layout.piece * out.itemsize
-    payload_kernels().interleave_frames(output_bytes(frames, len(frames)), piece, output_bytes(out, len(out)))
+    payload_kernels().interleave_frames(output_bytes(frames, len(frames))[0], piece, output_bytes(out, len(out))[0])
 
 
 def _decode_frames(batch: PayloadBatch, frames: NDArray[Any], num_threads: int) -> None:
@@ -94,7 +94,7 @@ def _decode_frames(batch: PayloadBatch, frames: NDArray[Any], num_threads: int) 
     else:
         decode_part(0, n_payloads)
     if repeated is not None and len(repeated):
-        copied, copy_repeated = output_bytes(frames, n_payloads), payload_kernels().copy_repeated
+        (copied, _), copy_repeated = output_bytes(frames, n_payloads), payload_kernels().copy_repeated
         if n_chunks > 1:
             in_chunks(lambda i, j: copy_repeated(repeated[i:j], first, copied), len(repeated), n_chunks)
         else:

@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,13 +44,18 @@ from sb3_compressed.codecs.codec import (
     Levels,
     TrainableCodec,
     frame_bytes,
-    new_status,
-    output_bytes,
 )
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
-from sb3_compressed.codecs.delta_headers import FILTERED, FIRST_REFERENCE, LZ4_BLOCK, PACKED, RAW, RAW_IN_C_ORDER
+from sb3_compressed.codecs.delta_headers import (
+    CODEC_STATE,
+    FILTERED,
+    FIRST_REFERENCE,
+    LZ4_BLOCK,
+    PACKED,
+    RAW,
+    RAW_IN_C_ORDER,
+)
 from sb3_compressed.codecs.filtering import PlaneLayout
-from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.codecs.reference_frames import (
     MAX_FRAME_NBYTES,
@@ -79,7 +83,6 @@ MAX_CHANNELS = 4
 
 HEADER_FILTERED = bytes([FILTERED])
 INT64 = np.dtype(np.int64)
-LOCATION = attrgetter("_location")
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ class Delta(BytesCodec, TrainableCodec):
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
     _plain_zstd: ZstdDict = field(init=False, repr=False, compare=False)
     _encoder: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)
-    _location: NDArray[np.int64] = field(init=False, repr=False, compare=False)
+    _state: NDArray[np.void] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         references = self.references
@@ -167,9 +170,12 @@ class Delta(BytesCodec, TrainableCodec):
         object.__setattr__(self, "_lz4", Lz4Blocks(self.dictionary))
         # Kernels read the references by address; the codec, which every slot refers to, keeps them alive.
         dictionary = np.frombuffer(self._lz4.dictionary, dtype=np.uint8)
-        location = [references.rows.ctypes.data, len(references.content), references.frame_nbytes]
-        location = [*location, dictionary.ctypes.data, dictionary.size, self.channel_last_nbytes, self.channels]
-        object.__setattr__(self, "_location", np.array([location], dtype=np.int64))
+        state = np.zeros(1, CODEC_STATE)
+        state["references"], state["references_nbytes"] = references.rows.ctypes.data, len(references.content)
+        state["reference_nbytes"] = references.frame_nbytes
+        state["dictionary"], state["dictionary_nbytes"] = dictionary.ctypes.data, dictionary.size
+        state["channels"], state["channel_last_nbytes"] = self.channels, self.channel_last_nbytes
+        object.__setattr__(self, "_state", state)
 
     def prepare(self) -> None:
         """Import and compile now; see :meth:`Codec.prepare`."""
@@ -383,25 +389,19 @@ class Delta(BytesCodec, TrainableCodec):
         return encoder
 
     @classmethod
-    def decode_batch(
-        cls, codecs: Sequence[Delta], payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None
-    ) -> None:
-        """Decode payloads of different codecs of this class; see :meth:`Codec.decode_batch`."""
-        rows, done = output_bytes(out, len(payloads)), new_status(done, len(payloads))
-        if rows.size:
-            layout = PictureLayout.of(out.shape[1:], out.itemsize)
-            scratch = np.empty(layout.scratch_nbytes, np.uint8)
-            delta_kernels().decode_packed(payloads.places, layout.numbers, scratch, rows, done)
-        super().decode_batch(codecs, payloads, out, done)
-
-    @classmethod
     def decode_rows(
-        cls, codecs: Sequence[Delta], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
+        cls,
+        codecs: Sequence[Delta],
+        places: NDArray[np.int64],
+        out: NDArray[Any],
+        rows: NDArray[np.uint8],
+        done: NDArray[np.uint8],
     ) -> None:
-        """Decode what kernels can decode; see :meth:`BytesCodec.decode_rows`."""
-        locations = codecs[0]._location if len(codecs) == 1 else np.concatenate([*map(LOCATION, codecs)])
-        scratch = np.empty(rows.shape[1], dtype=np.uint8)
-        delta_kernels().decode_deltas(places, locations, scratch, rows, done)
+        """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
+        states = codecs[0]._state if len(codecs) == 1 else np.concatenate([codec._state for codec in codecs])
+        layout = PictureLayout.of(out.shape[1:], out.itemsize)
+        scratch = np.empty(max(layout.scratch_nbytes, rows.shape[1]), dtype=np.uint8)
+        delta_kernels().decode_frames(places, states, layout.numbers, scratch, rows, done)
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload that no kernel has decoded; see :class:`BytesCodec`."""

@@ -1,12 +1,14 @@
-"""The decoder of deltas. No payload makes it read or write outside its buffers."""
+"""The decoder of ``delta``. No payload makes it read or write outside its buffers."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numba import types
+from numba import from_dtype, types
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta_headers import FIRST_REFERENCE, LZ4_BLOCK, RAW, RAW_IN_C_ORDER
+from sb3_compressed.codecs.delta_headers import CODEC_STATE, FIRST_REFERENCE, LZ4_BLOCK, PACKED, RAW, RAW_IN_C_ORDER
 from sb3_compressed.codecs.delta_kernels.copy_sources import (
     LONG,
     N_RECENT,
@@ -17,11 +19,14 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     push_offset,
 )
 from sb3_compressed.codecs.lz4_kernels import decode_block
+from sb3_compressed.codecs.packed_kernels import unpack_frame
 from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
-from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, byte_at, helper, kernel
+from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, READ_INTS, byte_at, helper, kernel
 from sb3_compressed.kernels.plane_kernels import separate_pixels
 
-__all__ = ["decode_deltas"]
+__all__ = ["decode_frames"]
+
+CODEC_STATES = types.Array(from_dtype(CODEC_STATE), 1, "C")
 
 
 @helper(PAIR, INT, INT, INT)
@@ -109,21 +114,21 @@ def decode_delta(
         offset = next_offset
 
 
-@kernel(types.void, INT_ROWS, INT_ROWS, BYTES, BYTE_ROWS, BYTES)
-def decode_deltas(
+@kernel(types.void, INT_ROWS, CODEC_STATES, READ_INTS, BYTES, BYTE_ROWS, BYTES)
+def decode_frames(
     places: NDArray[np.int64],
-    locations: NDArray[np.int64],
-    channel_last: NDArray[np.uint8],
+    states: Any,
+    layout: NDArray[np.int64],
+    scratch: NDArray[np.uint8],
     frames: NDArray[np.uint8],
     done: NDArray[np.uint8],
 ) -> None:
     """Decode the payloads that need no zstd.
 
     :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
-    :param locations: for each codec the address of its references, their size in bytes, the size of one of them, the
-        address of its dictionary for LZ4 and its size, and the size and the number of channels of frames that it stores
-        in channel-last order, ``(n_codecs, 7)``
-    :param channel_last: scratch memory for a frame, ``(frame_nbytes,)``
+    :param states: of each codec, ``(n_codecs,)`` of :data:`.CODEC_STATE`
+    :param layout: the :attr:`.PictureLayout.numbers` of the frames
+    :param scratch: scratch memory, for a frame and for packed differences, see :attr:`.PictureLayout.scratch_nbytes`
     :param frames: output, ``(n, frame_nbytes)``
     :param done: for each payload 1 if its frame is in ``frames`` already, else 0, ``(n,)``; set to 1 for each payload
         that this function decodes
@@ -135,14 +140,14 @@ def decode_deltas(
         if done[k] != 0:
             continue
         codec = places[k, 2]
-        if not 0 <= codec < len(locations):
+        if not 0 <= codec < len(states):
             raise IndexError("the codec index of a payload is out of range")
         payload, payload_size = places[k, 0], places[k, 1]
-        references, references_size, reference_size, dictionary, dictionary_size, of_size, channels = locations[codec]
+        state = states[codec]
         frame = frames.ctypes.data + k * size
         header = number_at(payload) if payload_size > 0 else 0
-        is_channel_last = of_size == size and header != RAW_IN_C_ORDER
-        target = channel_last.ctypes.data if is_channel_last else frame
+        is_channel_last = state.channel_last_nbytes == size and header not in (RAW_IN_C_ORDER, PACKED)
+        target = scratch.ctypes.data if is_channel_last else frame
         if header in (RAW, RAW_IN_C_ORDER):
             is_decoded = payload_size == 1 + size
             if is_decoded and is_channel_last:
@@ -150,10 +155,16 @@ def decode_deltas(
             elif is_decoded:
                 copy_bytes(payload + 1, frame, size, size)
         elif header == LZ4_BLOCK:
-            is_decoded = decode_block(payload + 1, payload_size - 1, dictionary, dictionary_size, target, size)
+            is_decoded = decode_block(
+                payload + 1, payload_size - 1, state.dictionary, state.dictionary_nbytes, target, size
+            )
+        elif header == PACKED:
+            is_decoded = 1 < payload_size <= size and unpack_frame(
+                payload + 1, payload_size - 1, layout, scratch.ctypes.data, frame
+            )
         else:
-            usable = references_size if reference_size == size else 0
-            is_decoded = decode_delta(payload, payload_size, references, usable, recent, target, size)
+            usable = state.references_nbytes if state.reference_nbytes == size else 0
+            is_decoded = decode_delta(payload, payload_size, state.references, usable, recent, target, size)
         if is_decoded and is_channel_last:
-            separate_pixels(target, channels, size // channels, frame)
+            separate_pixels(target, state.channels, size // state.channels, frame)
         done[k] = is_decoded
