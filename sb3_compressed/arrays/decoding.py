@@ -49,34 +49,23 @@ def decode(
         return
     if not out.flags.c_contiguous:
         raise ValueError("out must be C-contiguous, so that payloads can be decoded in place")
-    n_frames = batch.n_frames
-    if n_frames == 1:
-        _decode_frames(batch, out, num_threads)
-        return
-    if layout is None or layout.n_frames != n_frames:  # kernels write as many frames as there are payloads
-        expected = "no layout" if layout is None else f"a layout of {layout.n_frames}"
-        raise ValueError(f"items of {n_frames} frames cannot have {expected}")
-    shape = (len(out) * n_frames, *layout.frame_shape)
-    if layout.axis == 0:  # then the frames of an item are contiguous
-        _decode_frames(batch, out.reshape(shape), num_threads)
-        return
-    frames = np.empty(shape, out.dtype)
-    _decode_frames(batch, frames, num_threads)
-    piece = layout.piece * out.itemsize
-    payload_kernels().interleave_frames(output_bytes(frames, len(frames))[0], piece, output_bytes(out, len(out))[0])
-
-
-def _decode_frames(batch: PayloadBatch, frames: NDArray[Any], num_threads: int) -> None:
-    """Decode a batch to frames, each payload to one.
-
-    :param frames: C-contiguous array ``(n_payloads, *frame_shape)``
-    """
     payloads, codecs, n_frames = batch.payloads, batch.codecs, batch.n_frames
     n_payloads = len(payloads.places)
     if not n_payloads:
         return
+    # Memory for the frames, each of one payload.
+    if n_frames == 1:
+        frames = out
+    elif layout is None or layout.n_frames != n_frames:  # kernels write as many frames as there are payloads
+        expected = "no layout" if layout is None else f"a layout of {layout.n_frames}"
+        raise ValueError(f"items of {n_frames} frames cannot have {expected}")
+    elif layout.axis == 0:  # then the frames of an item are contiguous
+        frames = out.reshape(n_payloads, *layout.frame_shape)
+    else:
+        frames = np.empty((n_payloads, *layout.frame_shape), out.dtype)
     # Frames of overlapping stacks repeat, whole items rarely do. Repeated ones are copied, which is faster.
     done, first, repeated = batch.find_repeated() if n_frames > 1 else (None, None, None)
+    decode_batch = type(codecs[0]).decode_batch
 
     def decode_part(start: int, end: int) -> None:
         part = payloads if end - start == n_payloads else payloads[start:end]
@@ -85,7 +74,6 @@ def _decode_frames(batch: PayloadBatch, frames: NDArray[Any], num_threads: int) 
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, (start + error.index) // n_frames) from error
 
-    decode_batch = type(codecs[0]).decode_batch
     n_chunks = min(num_threads, frames.nbytes // codecs[0].chunk_nbytes) if codecs[0].is_parallel else 1
     if n_chunks > 1:
         distinct = np.arange(n_payloads) if done is None else np.flatnonzero(done == 0)
@@ -94,11 +82,14 @@ def _decode_frames(batch: PayloadBatch, frames: NDArray[Any], num_threads: int) 
     else:
         decode_part(0, n_payloads)
     if repeated is not None and len(repeated):
-        (copied, _), copy_repeated = output_bytes(frames, n_payloads), payload_kernels().copy_repeated
+        rows, copy_repeated = frames.reshape(n_payloads, -1).view(np.uint8), payload_kernels().copy_repeated
         if n_chunks > 1:
-            in_chunks(lambda i, j: copy_repeated(repeated[i:j], first, copied), len(repeated), n_chunks)
+            in_chunks(lambda i, j: copy_repeated(repeated[i:j], first, rows), len(repeated), n_chunks)
         else:
-            copy_repeated(repeated, first, copied)
+            copy_repeated(repeated, first, rows)
+    if layout is not None and layout.axis != 0 and n_frames > 1:
+        piece = layout.piece * out.itemsize
+        payload_kernels().interleave_frames(output_bytes(frames, len(frames))[0], piece, output_bytes(out, len(out))[0])
 
 
 def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[Any], num_threads: int) -> None:
