@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.drift_detection import DriftDetector
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.codecs import TrainableCodec
-from sb3_compressed.common.memory import available_memory
-from sb3_compressed.common.warning import warn_user
+from sb3_compressed.common.memory_warning import warn_of_payloads
 
 __all__ = ["CodecTrainer"]
 
@@ -33,7 +32,7 @@ class CodecTrainer:
     All of this depends on the frames and their payloads alone, and is done in the call that encodes them. So what is
     stored is the same in each run.
 
-    :ivar capacity: the number of frames in the full buffer, 0 where it takes no memory
+    :ivar capacity: the number of frames in the full buffer; 0 where it takes no memory, or a warning was due already
     """
 
     #: New frames before the first training, and before the last one, which follows on four times as many each time.
@@ -75,7 +74,9 @@ class CodecTrainer:
         is_large = self._drift.observe(payloads, n_passed - self._n_measured, frames.nbytes // max(len(frames), 1))
         self._n_measured = n_passed
         if self.capacity and self._next_training > self.FIRST and self._drift.usual_nbytes:
-            self._warn_of_memory(self._drift.usual_nbytes)
+            expected = self.capacity * (self._drift.usual_nbytes + self.OBJECT_NBYTES)
+            self.capacity = 0  # once
+            warn_of_payloads(expected, self._drift.usual_nbytes)
         if is_large and not self._has_changed and self._next_training > 4 * self.FIRST:
             self._has_changed = True
             self._discard_sample()
@@ -83,20 +84,6 @@ class CodecTrainer:
         self._next_event = min(self._next_sample, self._n_frames + self._drift.next_measurement(len(frames)))
         if sample is not None:
             self._train(encoder, sample)
-
-    def _warn_of_memory(self, payload_nbytes: float) -> None:
-        """Warn once, after the first training, if the full buffer will not fit into memory.
-
-        :param payload_nbytes: mean size of payloads
-        """
-        expected, self.capacity = self.capacity * (payload_nbytes + self.OBJECT_NBYTES), 0
-        available = available_memory()
-        if expected > available:
-            warn_user(
-                f"the full buffer will take about {expected / 1e9:.2f}GB of memory, as its frames take "
-                f"{payload_nbytes:,.0f} bytes each, but only {available / 1e9:.2f}GB are available: choose a smaller "
-                "buffer_size, or a folder as storage"
-            )
 
     def _train(self, encoder: FrameEncoder, sample: Sequence[NDArray[Any]]) -> None:
         """Train the codec of the encoder on the frames of a sample."""

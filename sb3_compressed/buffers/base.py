@@ -6,11 +6,10 @@ sampler, are SB3's code. This file
 
 - constructs the buffer without SB3's allocation (:mod:`.allocation`), and replaces its arrays of observations;
 - validates the steps that are added;
-- creates tensors on the memory of decoded observations, without a copy;
 - applies the two options for what is returned, ``output_dtype`` and ``normalize_images``.
 
 :mod:`.replay` and :mod:`.rollout` implement ``add`` and ``_get_samples``; :mod:`.observations` encodes, writes and
-reads observations.
+reads observations, :mod:`.tensors` turns arrays into tensors.
 """
 
 from __future__ import annotations
@@ -22,15 +21,13 @@ from functools import partial
 from typing import Any, ClassVar, get_args
 
 import numpy as np
-import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import BaseBuffer, RolloutBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
-from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.batch_pool import ALIGNMENT, BatchPool
+from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.arrays.frame_layout import FrameStack
 from sb3_compressed.buffers.allocation import ActionArray, ObservationShape
 from sb3_compressed.buffers.arguments import (
@@ -47,29 +44,25 @@ from sb3_compressed.buffers.array_formats import Formats, formats_of
 from sb3_compressed.buffers.compression_plan import plan_arrays, without_old_auto
 from sb3_compressed.buffers.memory_statistics import statistics_of
 from sb3_compressed.buffers.number_attribute import NumberAttribute
-from sb3_compressed.buffers.output_format import OutputDtype, output_tensors
+from sb3_compressed.buffers.tensors import OutputDtype, output_tensors
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
 from sb3_compressed.codecs import Codec
-from sb3_compressed.common.memory import available_memory
+from sb3_compressed.common.memory_warning import warn_of_estimate
 from sb3_compressed.common.spaces import Key
 from sb3_compressed.common.threads import validate_num_threads
-from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import ObservationSpaceError, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import Sampler
 
-__all__ = ["CompressedBuffer", "Methods", "to_tensor"]
+__all__ = ["CompressedBuffer", "Methods"]
 
 Methods = tuple[Callable[..., Any], ...]
 """Methods of classes."""
 
 #: Arguments of SB3's constructors that do not describe the content, or are stored elsewhere.
 NOT_STORED_ARGUMENTS = {"observation_space", "action_space", "device", "env"}
-#: SB3's methods that receive the arrays of a batch. A user's replacements may modify or keep these, so they get copies.
-NORMALIZE_OBS, NORMALIZE_REWARD = BaseBuffer._normalize_obs, BaseBuffer._normalize_reward
-TO_TORCH = BaseBuffer.to_torch
 
 
 class CompressedBuffer(BaseBuffer):
@@ -281,12 +274,7 @@ class CompressedBuffer(BaseBuffer):
         )
         expected += sum(array.nbytes for _, array in self._arrays() if not isinstance(array, CompressedArray))
         expected += sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
-        available = available_memory()
-        if expected > available:
-            warn_user(
-                f"This system does not have apparently enough memory to store the complete buffer: about "
-                f"{expected / 1e9:.2f}GB, estimated from typical sizes of game frames, > {available / 1e9:.2f}GB"
-            )
+        warn_of_estimate(expected)
 
     # -- timing ----------------------------------------------------------------------------------------------
 
@@ -347,26 +335,6 @@ class CompressedBuffer(BaseBuffer):
 
     # -- batches ---------------------------------------------------------------------------------------------
 
-    def _converter(self, env: VecNormalize | None = None, *, copy: bool = False) -> Callable[[NDArray[Any]], th.Tensor]:
-        """Return what turns the arrays of a batch into tensors: SB3's ``to_torch``, without its copy where it can be.
-
-        :param env: it received the arrays and may keep references to them
-        :param copy: whether other code may do so
-        """
-        # Such code may be a method of a user's class, or one that was assigned to a class or to this buffer.
-        is_private = (
-            self._normalize_obs is NORMALIZE_OBS
-            and self._normalize_reward is NORMALIZE_REWARD
-            and getattr(self.to_torch, "__func__", None) is TO_TORCH
-        )
-        if copy or env is not None or not is_private:
-            return self.to_torch
-        return to_tensor if self.device.type == "cpu" else self._on_device
-
-    def _on_device(self, array: NDArray[Any]) -> th.Tensor:
-        """Return a tensor on the buffer's device."""
-        return th.from_numpy(array).to(self.device, non_blocking=self.device.type == "cuda")
-
     def _output(self, samples: Any) -> Any:
         """Return a batch with observations in the requested output format."""
         if self.output_dtype == "raw" and not self.normalize_images:
@@ -390,15 +358,6 @@ def _recording_formats(constructor: Callable[..., None]) -> Callable[..., None]:
         self._formats = formats_of(self)
 
     return construct
-
-
-def to_tensor(array: NDArray[Any]) -> th.Tensor:
-    """Return a tensor that takes over the memory of an array, or a copy where that is not aligned as PyTorch's is.
-
-    Matrix products may round differently at other addresses, and then weights would not be those with SB3's buffer.
-    """
-    tensor = th.from_numpy(array)
-    return tensor.clone() if tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT else tensor
 
 
 def _describe_storage(array: Any) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
 from sb3_compressed.codecs import Codec, get_codec
+from sb3_compressed.codecs.auto import is_large, may_compress
 from sb3_compressed.codecs.registry import AUTO, OLD_AUTO
 from sb3_compressed.common.spaces import Key, space_dtype, space_parts, space_shape
 from sb3_compressed.common.warning import warn_user
@@ -21,10 +22,6 @@ from sb3_compressed.errors import CodecError
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 
 __all__ = ["CompressionPlan", "plan_arrays", "without_old_auto"]
-
-#: Smaller items take about as much memory compressed as not, and are slower to read: Python's overhead for a slot and
-#: its payload is about 130 bytes, and sharing next observations saves half at most.
-MIN_COMPRESSED_NBYTES = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,17 +122,18 @@ def _plan_array(
     codec = get_codec(method, **codec_kwargs)
     if runs_type is not None and hasattr(codec, "runs_type"):
         codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
-    shape = space_shape(space)
+    shape, dtype = space_shape(space), np.dtype(space_dtype(space))
     is_explicit = frame_stack is not None and frame_stack != AUTO
     if is_explicit:
         validate_n_frames(frame_stack)
-        if not is_auto or _is_large(space):  # a small part of a Dict need not be a stack
+        if not is_auto or is_large(shape, dtype):  # a small part of a Dict need not be a stack
             explicit_layout(shape, frame_stack)  # type: ignore[arg-type]
-    if is_auto and not (_is_large(space) and (is_explicit or elem_type is not None or _may_compress(space))):
-        if not (on_disk and is_stored_as_slots(shape, space_dtype(space))):
+    is_picture = is_large(shape, dtype) and (is_explicit or elem_type is not None or may_compress(shape, dtype))
+    if is_auto and not is_picture:
+        if not (on_disk and is_stored_as_slots(shape, dtype)):
             return None
         codec = get_codec("none")
-    if elem_type is not None and elem_type.itemsize > (dtype := np.dtype(space_dtype(space))).itemsize:
+    if elem_type is not None and elem_type.itemsize > dtype.itemsize:
         warn_user(
             f"dtypes stores observations of {dtype} as {elem_type}, {elem_type.itemsize // dtype.itemsize} times the "
             "memory of each value, and no content is gained: leave it out"
@@ -158,15 +156,6 @@ def without_old_auto(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if may_have_budget and isinstance(codec_kwargs, Mapping) and "budget" in codec_kwargs:
         changed["compression_kwargs"] = {name: value for name, value in codec_kwargs.items() if name != "budget"}
     return changed
-
-
-def _is_large(space: spaces.Space[Any]) -> bool:
-    return math.prod(space_shape(space)) * space_dtype(space).itemsize >= MIN_COMPRESSED_NBYTES
-
-
-def _may_compress(space: spaces.Space[Any]) -> bool:
-    """Return whether data may compress: floats of sensors have no runs and no repetitions, images may."""
-    return space_dtype(space).kind in "biu" or len(space_shape(space)) > 2
 
 
 def _for_key(option: Any, key: Key) -> Any:

@@ -28,6 +28,7 @@ from sb3_compressed.buffers.observations import (
     write_observations,
 )
 from sb3_compressed.buffers.stored_replay import StoredReplay
+from sb3_compressed.buffers.tensors import tensor_converter
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
     kinds_of_step,
@@ -335,7 +336,7 @@ class CompressedReplay(StoredReplay):
             next_obs, obs = self._normalize_obs(next_obs, env), self._normalize_obs(obs, env)
         if discounts is None:
             rewards = self._normalize_reward(rewards, env)
-        convert = self._converter(env, copy=copy)
+        convert = tensor_converter(self, env, copy=copy)
         if is_dict:  # which SB3 converts first
             obs, next_obs = tree_map(convert, obs), tree_map(convert, next_obs)
             return DictReplayBufferSamples(obs, convert(actions), next_obs, convert(dones), convert(rewards))

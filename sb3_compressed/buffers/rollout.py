@@ -19,6 +19,7 @@ from sb3_compressed.buffers.allocation import begin_allocation, end_allocation
 from sb3_compressed.buffers.array_attributes import ArrayDict
 from sb3_compressed.buffers.base import CompressedBuffer, Methods
 from sb3_compressed.buffers.observations import as_indices, encode_observations, write_observations
+from sb3_compressed.buffers.tensors import tensor_converter
 from sb3_compressed.buffers.validation import (
     kinds_of_step,
     validate_integer,
@@ -184,7 +185,7 @@ class CompressedMinibatches(CompressedRollout):
                 ),
                 arrays,
             )
-            convert = self._converter()
+            convert = tensor_converter(self)
         else:
             observations = tree_map(lambda array: array[batch_inds], arrays)
             convert = self.to_torch  # it copies, and NumPy may return views

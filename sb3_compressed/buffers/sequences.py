@@ -14,7 +14,7 @@ from stable_baselines3.common.type_aliases import TensorDict
 from sb3_compressed.arrays.batch_pool import Empty
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.sequence_reading import SequenceObservations, Steps, clear_padding, read_sequences
-from sb3_compressed.buffers.output_format import output_tensors
+from sb3_compressed.buffers.tensors import output_tensors, tensor_converter
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers.sequence_draw import (
     EpisodeRing,
@@ -170,7 +170,7 @@ def _to_tensors(
         values = _normalized(buffer, values, env)
         for value in values.values():
             clear_padding(value, steps.first, stop)
-    convert = buffer._converter()  # normalized values are copies
+    convert = tensor_converter(buffer)  # normalized values are copies
     space = buffer.observation_space
     tensors = {}
     for key, value in values.items():

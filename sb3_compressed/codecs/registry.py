@@ -19,7 +19,6 @@ __all__ = ["AUTO", "OLD_AUTO", "available_codecs", "codec_from_config", "get_cod
 AUTO = "auto"
 #: Spellings of 0.3.0 that mean the same.
 OLD_AUTO = f"{AUTO}/small", f"{AUTO}/fast"
-AUTO_CODEC = "delta"
 #: Codecs of sb3-extra-buffers that have another name here.
 FOREIGN_NAMES = {"rle-old": "rle"}
 
@@ -106,7 +105,9 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
     if isinstance(shorthand, Codec):
         return shorthand
     if shorthand == AUTO:
-        return codec_class(AUTO_CODEC)(coder="lz4")  # type: ignore[call-arg]
+        from sb3_compressed.codecs.auto import auto_codec  # on first use, as other codecs
+
+        return auto_codec()
     name, level = parse_shorthand(shorthand)
     codec = codec_class(name, shorthand)
     if level is not None:

@@ -21,7 +21,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 
 from sb3_compressed.buffers.arguments import storage_mode_of, warn_of_time_limits
 from sb3_compressed.buffers.extend import Steps, infos_of, steps_of
-from sb3_compressed.buffers.output_format import OutputDtype, output_tensors
+from sb3_compressed.buffers.tensors import OutputDtype, output_tensors
 from sb3_compressed.buffers.validation import validate_infos, validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
 from sb3_compressed.common.paths import user_path

@@ -17,11 +17,11 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays import codec_training
 from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
+from sb3_compressed.common import memory_warning
 
 
 def dictionary_of(array: CompressedArray) -> bytes:
@@ -200,7 +200,7 @@ def test_an_error_in_a_training_is_raised_once_by_the_write_that_trains() -> Non
 def test_a_warning_says_after_the_first_training_if_the_full_buffer_does_not_fit(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codec_training, "available_memory", lambda: 1_000_000_000)
+    monkeypatch.setattr(memory_warning, "available_memory", lambda: 1_000_000_000)
     frames = movie(0, 100)
     array = CompressedArray((rows, 4, 48, 48), frame_stack=None)
     with warnings.catch_warnings(record=True) as warned:

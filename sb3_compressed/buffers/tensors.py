@@ -1,0 +1,78 @@
+"""From the arrays of a batch to tensors, on the CPU or a GPU, and in the format that a buffer's options select.
+
+For a GPU, observations are decoded to pinned memory, see :meth:`.BatchPool.begin_batch`, and copied asynchronously.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import BaseBuffer
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_compressed.arrays.batch_pool import ALIGNMENT
+
+__all__ = ["OutputDtype", "output_tensors", "tensor_converter"]
+
+OutputDtype = Literal["raw", "float"]
+
+#: SB3's methods that receive the arrays of a batch. A user's replacements may modify or keep these, so they get copies.
+NORMALIZE_OBS, NORMALIZE_REWARD = BaseBuffer._normalize_obs, BaseBuffer._normalize_reward
+TO_TORCH = BaseBuffer.to_torch
+
+
+def tensor_converter(
+    buffer: BaseBuffer, env: VecNormalize | None = None, *, copy: bool = False
+) -> Callable[[NDArray[Any]], th.Tensor]:
+    """Return what turns the arrays of a batch into tensors: SB3's ``to_torch``, without its copy where it can be.
+
+    :param env: it received the arrays and may keep references to them
+    :param copy: whether other code may do so
+    """
+    # Such code may be a method of a user's class, or one that was assigned to a class or to this buffer.
+    is_private = (
+        buffer._normalize_obs is NORMALIZE_OBS
+        and buffer._normalize_reward is NORMALIZE_REWARD
+        and getattr(buffer.to_torch, "__func__", None) is TO_TORCH
+    )
+    if copy or env is not None or not is_private:
+        return buffer.to_torch
+    return _to_tensor if buffer.device.type == "cpu" else partial(_to_device, device=buffer.device)
+
+
+def _to_tensor(array: NDArray[Any]) -> th.Tensor:
+    """Return a tensor that takes over the memory of an array, or a copy where that is not aligned as PyTorch's is.
+
+    Matrix products may round differently at other addresses, and then weights would not be those with SB3's buffer.
+    """
+    tensor = th.from_numpy(array)
+    return tensor.clone() if tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT else tensor
+
+
+def _to_device(array: NDArray[Any], device: th.device) -> th.Tensor:
+    """Return a tensor on a device; a copy from pinned memory is asynchronous."""
+    return th.from_numpy(array).to(device, non_blocking=device.type == "cuda")
+
+
+def output_tensors(observations: Any, space: spaces.Space[Any], dtype: OutputDtype, *, normalize_images: bool) -> Any:
+    """Return observations of a batch in the format of a buffer.
+
+    :param observations: a tensor, or a dict of them
+    :param space: their space
+    :param dtype: ``"float"`` for float32, ``"raw"`` for the dtype that they have
+    :param normalize_images: whether to divide images by 255
+    """
+    if isinstance(observations, dict):
+        return {
+            key: output_tensors(part, space[key], dtype, normalize_images=normalize_images)  # type: ignore[index]
+            for key, part in observations.items()
+        }
+    if normalize_images and is_image_space(space):
+        return observations.float() / 255.0  # as SB3's policies do it
+    return observations.float() if dtype == "float" else observations

@@ -1,0 +1,35 @@
+"""``auto``: which observations it compresses, and with which codec.
+
+Images are stored by the codec ``delta``: each new frame as differences from other frames, as a block of LZ4, as packed
+differences, or uncompressed, whichever is smallest. Small observations and vectors of floats stay plain arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sb3_compressed.codecs.delta import Delta
+
+__all__ = ["auto_codec", "is_large", "may_compress"]
+
+#: Smaller items take about as much memory compressed as not, and are slower to read: Python's overhead for a slot and
+#: its payload is about 130 bytes, and sharing next observations saves half at most.
+MIN_COMPRESSED_NBYTES = 1024
+
+
+def auto_codec() -> Delta:
+    """Return the codec of ``auto``, which is trained on the frames that it encodes."""
+    return Delta(coder="lz4")
+
+
+def is_large(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Return whether observations are large enough to be compressed."""
+    return math.prod(shape) * dtype.itemsize >= MIN_COMPRESSED_NBYTES
+
+
+def may_compress(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Return whether data may compress: floats of sensors have no runs and no repetitions, images may."""
+    return dtype.kind in "biu" or len(shape) > 2
