@@ -63,7 +63,6 @@ bench: $(VENV)/.environments $(PEERS)/.installed  ## measure everything, about s
 	$(BENCH)/images.py --sources $(PEER_SOURCES) --size 20000 --rounds 1 --buffers auto zstd3 $(PEER_BUFFERS) --out $(RESULTS)/peers.json
 	$(BENCH)/replay.py --buffers auto auto@1 zstd3 none $(PEER_BUFFERS) --rounds 1 --out $(RESULTS)/replay.json
 	$(BENCH)/replay.py --sources MsPacman --buffers $(CODECS) --rounds 1 --out $(RESULTS)/codecs.json
-	$(BENCH)/replay.py --sources HalfCheetah-v5 Ant-v5 --buffers auto zstd3 --rounds 1 --out $(RESULTS)/vectors.json
 	$(BENCH)/replay.py --sources DoomDepth84-v0 DoomLabels-v0 Audio-v0 MiniGridOneHot-v0 --size 20000 --buffers auto zstd3 delta none --rounds 1 --out $(RESULTS)/sensors.json
 	$(BENCH)/rollout.py --buffers auto auto@1 zstd3 none extra:zstd-3 extra:rle-jit --out $(RESULTS)/rollout.json
 	$(BENCH)/scale.py --rounds 1 --out $(RESULTS)/scale.json
@@ -76,15 +75,9 @@ bench: $(VENV)/.environments $(PEERS)/.installed  ## measure everything, about s
 	$(BENCH)/alternating_buffers.py --out $(RESULTS)/alternating_buffers.json
 	$(BENCH)/published.py --out $(RESULTS)/published.json
 	$(BENCH)/persistence.py --buffers checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
-	$(BENCH)/extend.py --out $(RESULTS)/extend.json
-	$(BENCH)/opening.py --out $(RESULTS)/opening.json
-	$(BENCH)/storage_times.py --out $(RESULTS)/storage_times.json
-	$(BENCH)/stores.py --out $(RESULTS)/stores.json
 	$(BENCH)/samplers.py --sources MsPacman HalfCheetah-v5 --size 1000000 --out $(RESULTS)/samplers.json
 	$(BENCH)/sequence_sampling.py --out $(RESULTS)/sequence_sampling.json
 	$(BENCH)/distributed_buffer.py --out $(RESULTS)/distributed.json
-	$(BENCH)/blind_cliffwalk.py --out $(RESULTS)/blind_cliffwalk.json
-	$(BENCH)/dqn_replay.py --frames 30000 --sources MsPacman Breakout Seaquest --out $(RESULTS)/dqn_replay.json
 	$(BENCH)/formats.py --out $(RESULTS)/formats.json
 	$(BENCH)/report.py
 

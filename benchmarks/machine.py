@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = [
     *("stable_baselines3", "torch", "numpy", "numba", "zstandard", "isal", "lz4", "sb3-compressed"),
-    *("sb3-extra-buffers", "zstd", "torchrl", "tensordict", "cpprb", "lmdb", "ray"),
+    *("sb3-extra-buffers", "zstd", "torchrl", "tensordict", "cpprb", "ray"),
     *("minari", "h5py"),
 ]
 PRINT_VERSIONS = """

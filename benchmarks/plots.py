@@ -205,26 +205,6 @@ def games(results: Results, path: Path) -> None:
         _save(figure, path)
 
 
-def cliffwalk(results: Results, path: Path) -> None:
-    """Plot the updates to convergence by the number of states: medians over the rounds, and all that lies between."""
-    names = list(next(iter(results.values())))
-    colors = dict(zip(names, ["#8a8a84", "#2a78d6", "#d95926", "#1a1a19"]))
-    n_states = [int(label) for label in results]
-    with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(5.6, 3.6))
-        for name in names:
-            runs = [results[label][name]["runs"]["updates"] for label in results]
-            medians = [results[label][name]["updates"] for label in results]
-            axes.fill_between(
-                n_states, list(map(min, runs)), list(map(max, runs)), color=colors[name], alpha=0.15, lw=0
-            )
-            axes.plot(n_states, medians, marker="o", ms=3, lw=1.2, color=colors[name], label=name)
-        axes.set(yscale="log", xlabel="states", ylabel="updates to convergence")
-        axes.set_xticks(n_states[::2])
-        axes.legend(frameon=False)
-        _save(figure, path)
-
-
 def distribution(groups: dict[str, Results], path: Path) -> None:
     """Plot, for each group of sources, the share of sources whose ratio to SB3's buffer is at most some value."""
     styles = ["-", "--", ":", "-."]

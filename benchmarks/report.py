@@ -17,27 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import alternating_buffers
-import blind_cliffwalk
 import device_batches
 import distributed_buffer
-import dqn_replay
-import extend
 import formats
 import images
-import opening
 import persistence
 import plots
-import prioritized_learning
 import published
 import samplers
 import scale
 import sequence_sampling
-import storage_times
-import stores
 import training
 from ratios import Results
 from session import RESULTS, ROOT
-from tables import game_table, merged, ratio_table
+from tables import game_table, ratio_table
 
 BEGIN, END = "<!-- benchmarks: begin (make report writes what is between these marks) -->", "<!-- benchmarks: end -->"
 PAGES = ROOT / "docs" / "results"
@@ -55,17 +48,11 @@ IN_README = [
 #: Units of benchmarks that do not report ratios to SB3's buffer.
 UNITS = {
     **dict.fromkeys(
-        (
-            *("distributed_buffer", "dqn_replay", "extend", "formats", "opening", "persistence", "samplers"),
-            *("sequence_sampling", "storage_times", "stores"),
-        ),
+        ("distributed_buffer", "formats", "persistence", "samplers", "sequence_sampling"),
         "Times of this machine.",
     ),
-    "blind_cliffwalk": "Numbers of updates.",
     "alternating_buffers": "Ratios to SB3's buffer in the same training.",
     "scale": "Ratios to the same buffer with the fewest transitions.",
-    "collector_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
-    "prioritized_learning": "Mean returns: interquartile means over the runs, with confidence intervals of 95%.",
 }
 #: Titles of pages.
 TITLES = {
@@ -73,17 +60,11 @@ TITLES = {
     "cuda_alternating": "Time of trainings on a CUDA device",
     "cuda_batches": "Batches on a CUDA device",
     "cuda_training": "Trainings on a CUDA device",
-    "blind_cliffwalk": "Prioritized replay on the Blind Cliffwalk",
     "codecs": "Codecs and other packages",
-    "collector_learning": "Learning with collectors",
     "distributed": "Distributed buffers",
-    "dqn_replay": "The DQN Replay data set",
-    "extend": "Many steps in one call",
     "formats": "Formats of data sets",
     "images": "Kinds of images",
-    "opening": "Opening a folder after a crash",
     "persistence": "Saving and loading",
-    "prioritized_learning": "Learning with prioritized replay",
     "published": "Published results of sb3-extra-buffers",
     "replay": "Replay buffers",
     "rollout": "Rollout buffers",
@@ -91,13 +72,8 @@ TITLES = {
     "scale": "Size of the buffer",
     "sensors": "Depth, masks, sound and one-hot grids",
     "sequence_sampling": "Sequences",
-    "storage_times": "Single calls, in memory and in a folder",
-    "stores": "Single frames: stores of other packages",
-    "trained": "Replay buffers, with trained policies",
     "training": "Memory of trainings",
-    "vectors": "Vector observations",
 }
-GAMES_OF = ["replay", "trained"]  # results shown in the plot of games
 
 
 def page(name: str, written: dict[str, Any]) -> str:
@@ -126,8 +102,6 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return [f"![distribution of the results]({name}.svg)", *sections]
     if benchmark == "published":
         return [published.table(results)]
-    if benchmark in ("prioritized_learning", "collector_learning"):
-        return [f"![learning curves]({name}.svg)", prioritized_learning.table(results)]
     if benchmark == "scale":
         return [scale.table(results)]
     if benchmark == "training":
@@ -138,24 +112,12 @@ def _tables(name: str, written: dict[str, Any]) -> list[str]:
         return device_batches.sections(results)
     if benchmark == "persistence":
         return [persistence.table(results)]
-    if benchmark == "dqn_replay":
-        return [dqn_replay.table(results)]
-    if benchmark == "extend":
-        return [extend.table(results)]
     if benchmark == "formats":
         return [formats.tables(results)]
-    if benchmark == "opening":
-        return [opening.table(results)]
-    if benchmark == "storage_times":
-        return [storage_times.table(results)]
     if benchmark == "samplers":
         return [samplers.tables(results)]
-    if benchmark == "blind_cliffwalk":
-        return [f"![updates to convergence by the number of states]({name}.svg)", blind_cliffwalk.table(results)]
     if benchmark == "sequence_sampling":
         return sequence_sampling.tables(results)
-    if benchmark == "stores":
-        return [stores.table(results)]
     if benchmark == "distributed_buffer":
         return distributed_buffer.sections(results, written["arguments"])
     if benchmark == "roundtrip":
@@ -170,7 +132,6 @@ def _wrong(results: Results) -> list[str]:
         for label, of_label in results.items()
         for name, measured in of_label.items()
         for key in ("wrong", "error")
-        # Results of stores.py are numbers, and counts of errors.
         if isinstance(measured, dict) and isinstance(measured.get(key), str) and measured[key]
     ]
 
@@ -247,16 +208,12 @@ def main() -> None:
         (folder / f"{name}.md").write_text(page(name, written) + "\n", encoding="utf-8")
     if "scale" in found:
         plots.scale(found["scale"]["results"], folder / "scale.svg")
-    if games := merged(found[name]["results"] for name in GAMES_OF if name in found):
-        plots.games(games, folder / "games.svg")
+    if "replay" in found:
+        plots.games(found["replay"]["results"], folder / "games.svg")
     for name, written in found.items():
         if written["benchmark"] == "images":
             shown_groups = images.plotted(written["arguments"]["groups"], written["results"])
             plots.distribution(shown_groups, folder / f"{name}.svg")
-        if written["benchmark"] in ("prioritized_learning", "collector_learning"):
-            prioritized_learning.plot(written["results"], written["arguments"]["steps"], folder / f"{name}.svg")
-    if "blind_cliffwalk" in found:
-        plots.cliffwalk(found["blind_cliffwalk"]["results"], folder / "blind_cliffwalk.svg")
     if "training" in found and "alternating_buffers" in found:
         write_section(arguments.readme, trainings_part(found["training"], found["alternating_buffers"]))
     if "replay" in found:

@@ -137,8 +137,3 @@ def _heading(key: str) -> str:
 
 def _form(key: str, ratio: float) -> str:
     return f"{ratio:.2%}" if key in MEMORY else f"{ratio:.2f}x"
-
-
-def merged(several: Iterable[Results]) -> Results:
-    """Merge results."""
-    return {label: of_label for results in several for label, of_label in results.items()}

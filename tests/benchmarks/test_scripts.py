@@ -183,26 +183,6 @@ def test_startup_benchmark_writes_its_results(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_gc_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("gc_pauses", folder, "--source", "Pong", "--buffers", "auto")
-    assert "| sb3-compressed `auto` | 400 |" in printed
-    assert results["Pong"].keys() == {"SB3", "auto"}
-    for measured in results["Pong"].values():
-        assert measured["tracked"] > 0 < measured["collect"]
-
-
-@pytest.mark.slow
-def test_storage_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("storage_times", folder, "--sources", "Pong")
-    assert "| Pong | folder |" in printed
-    assert results["Pong"].keys() == {"memory", "folder"}
-    for measured in results["Pong"].values():
-        assert 0 < measured["add, 50%"] <= measured["add, 99.999%"] <= measured["add, longest"]
-        assert 0 <= measured["share of long adds"] < 1
-        assert measured["sample(32)"] > 0
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="resets the peak of the memory with /proc")
 def test_formats_benchmark_writes_its_results(folder: Path) -> None:
     pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
@@ -215,40 +195,6 @@ def test_formats_benchmark_writes_its_results(folder: Path) -> None:
         if name != "dopamine":
             assert (results["read"][name]["share"], results["read"][name]["wrong"]) == (1, "")
     assert all(found["wrong"] == "" for found in results["import"].values())
-
-
-@pytest.mark.slow
-def test_extend_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("extend", folder, "--sources", "Pong")
-    assert "| Pong, 1 environment, 10 steps a call | folder |" in printed
-    in_memory, in_folder = (results["Pong, 1 environment, 10 steps a call"][name] for name in ("memory", "folder"))
-    assert in_memory.keys() == {"add", "extend", "SB3"}
-    assert in_folder.keys() == {"add", "extend"}
-    assert min(*in_memory.values(), *in_folder.values()) > 0
-
-
-@pytest.mark.slow
-def test_opening_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("opening", folder, "--vectors", "Pendulum-v1", "--images", "Pong")
-    assert "| Pendulum-v1 | 100 | 450 |" in printed
-    assert "| Pong | 400 | 900 |" in printed
-    assert results.keys() == {"Pendulum-v1, 100", "Pendulum-v1, 400", "Pong, 400"}
-    for of_label in results.values():
-        assert of_label["storage"].keys() == {
-            *("adds", "add", "add, memory", "payloads", "disk", "disk, closed"),
-            *("resume, killed", "resume, closed", "load, killed", "load, closed"),
-        }
-        assert all(value > 0 for value in of_label["storage"].values())
-    checkpoints = results["Pong, 400"]["checkpoints"]
-    assert checkpoints.keys() == {"model", "own", "shared"}
-    assert checkpoints["model"] > 20_000_000, "a model after its first update has the moments of Adam"
-
-
-@pytest.mark.slow
-def test_stores_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("stores", folder, fresh=True)
-    assert "| log of this package |" in printed
-    assert results["log"]["kills"] == {"right": 1}
 
 
 @pytest.mark.slow
@@ -282,18 +228,6 @@ def test_batches_of_both_buffers_are_timed(folder: Path) -> None:
     assert printed.count("Noise84-v0, 8") == 3
 
 
-def test_prioritized_learning_benchmark_continues_where_it_ended(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("minatar", reason="MinAtar is not installed: benchmarks/environments.txt")
-    flags = ["--runs", str(tmp_path / "runs.jsonl")]
-    printed, results = run("prioritized_learning", folder, *flags, "--plot", str(tmp_path / "returns.svg"))
-    assert "| all, normalized | 1 |" in printed
-    assert results["Asterix"].keys() == {"uniform", "prioritized"}
-    assert (tmp_path / "returns.svg").exists()
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
-    assert run("prioritized_learning", folder, *flags)[1] == results
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
-
-
 PEER_BUFFERS = ["extra:zstd-3", "extra:rle-jit", "torchrl:zlib-3", "torchrl:zstd-3", "cpprb"]
 
 
@@ -320,21 +254,3 @@ def test_samplers_of_other_libraries_are_measured(folder: Path) -> None:
         # TorchRL's extension loads with one version of PyTorch only.
         trees = of_label["torchrl:trees"]
         assert trees.get("draw(256)", 0) > 0 or "ImportError" in trees["error"]
-
-
-def test_blind_cliffwalk_needs_fewest_updates_with_the_oracle(folder: Path) -> None:
-    printed, results = run("blind_cliffwalk", folder)
-    assert "| states | transitions | uniform | proportional | greedy | oracle |" in printed
-    assert results.keys() == {"2", "3", "4"}
-    for found in results.values():
-        assert 0 < found["oracle"]["updates"] < found["uniform"]["updates"]
-
-
-@pytest.mark.slow
-def test_dqn_replay_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("dqn_replay", folder, "--sources", "Pong")
-    assert "a run of 50 million frames takes 353 GB" in printed
-    assert results["Pong"].keys() == {"memory", "folder"}
-    for name, measured in results["Pong"].items():
-        assert measured.keys() == {"frames", "seconds", "peak", "gzip"} | ({"folder"} if name == "folder" else set())
-        assert measured["frames"] == 599, "the last frame has no next one"
