@@ -8,6 +8,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_compressed import CompressedReplayBuffer
+
 IMAGES, COUNTER = spaces.Box(0, 255, (4, 36, 36), np.uint8), spaces.Discrete(1_000_000)
 DICTS = spaces.Dict({"image": IMAGES, "vector": spaces.Box(-1, 1, (3,), np.float32)})
 FRAMES = np.random.default_rng(0).integers(0, 4, (257, 36, 36)).astype(np.uint8) * 60
@@ -27,6 +29,15 @@ def add_steps(buffer: Any, steps: range) -> None:
             observations = [{"image": each, "vector": np.full((1, 3), step, np.float32)} for each in observations]
         done = np.array([step % 37 == 36])
         buffer.add(*observations, np.array([[step]]), np.array([float(step)]), done, [{}])
+
+
+def filled(
+    first: int, n_steps: int = 50, cls: Any = CompressedReplayBuffer, space: Any = IMAGES, **options: Any
+) -> Any:
+    """Return a buffer of 100 rows with some transitions, from a number on."""
+    buffer = cls(100, space, COUNTER, "cpu", **options)
+    add_steps(buffer, range(first, first + n_steps))
+    return buffer
 
 
 def assert_true(batch: Any) -> None:

@@ -11,7 +11,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.buffers.mixed import MixedReplayBuffer
-from sb3_compressed.buffers.mixed_checkpoint import complete_folder, is_mixed
+from sb3_compressed.buffers.mixed_checkpoint import is_mixed
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.buffers.stored_buffer import CLASSES
 from sb3_compressed.common.paths import user_path
@@ -26,7 +26,7 @@ def save_checkpoint(buffer: ReplayBuffer, folder: str | PathLike[str], *, overwr
     """Save a replay buffer to a folder: all of it the first time, then what changed since.
 
     See :meth:`~sb3_compressed.buffers.replay.CompressedReplay.save_checkpoint`, and for mixed buffers, of which
-    each save writes everything to a new folder, :meth:`.MixedReplayBuffer.save_checkpoint`.
+    each save writes everything, :meth:`.MixedReplayBuffer.save_checkpoint`.
 
     :param buffer: a compressed replay buffer, a mixed one, or a distributed one, whose own ``load_checkpoint`` loads it
     :raises StorageError: if the buffer is of another kind, or the folder contains another buffer or other files
@@ -68,7 +68,7 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
         more than 512 MiB, or items of a space of more than 32 MiB, and more than 100 times its size on the disk. Pass
         ``buffer_size`` or the space if that is correct, since the buffer is new
     """
-    if is_mixed(complete_folder(user_path(folder))):
+    if is_mixed(user_path(folder)):
         return MixedReplayBuffer.from_checkpoint(folder, follow=follow, repair=repair, **kwargs)
     store = open_to_load(folder, kwargs, repair=repair, follow=follow)
     return buffer_from_store(_stored_class(store), store, kwargs, follow=follow)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import inspect
 from collections.abc import Iterator, Sequence
 from functools import cache
 from os import PathLike
@@ -13,13 +13,13 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.utils import get_device
 
-from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.arguments import warn_of_prefetch
-from sb3_compressed.buffers.mixed_checkpoint import MixedManifest, complete_folder, part_folder, write_checkpoint
-from sb3_compressed.buffers.mixed_source import MixedSource, load_part, reason_not_to_save
+from sb3_compressed.buffers.mixed_checkpoint import MixedManifest, new_parts, part_folder
+from sb3_compressed.buffers.mixed_source import MixedSource
 from sb3_compressed.buffers.replay import (
     CompressedDictReplayBuffer,
     CompressedNStepReplayBuffer,
@@ -27,11 +27,13 @@ from sb3_compressed.buffers.replay import (
     CompressedReplayBuffer,
 )
 from sb3_compressed.buffers.sequences import SequenceSamples
+from sb3_compressed.buffers.stored_buffer import CLASSES
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
-from sb3_compressed.errors import BufferNotReady, StorageError
+from sb3_compressed.errors import BufferNotReady, CorruptStorage, StorageError
+from sb3_compressed.samplers.config import sampler_to_config
 from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.td_errors import validated_td_errors
 
@@ -43,8 +45,11 @@ Folder = str | PathLike[str]
 NO_PRIORITY = -1
 #: Digits of the number of rows that a buffer contributes, as 0.1 * 30 = 3.0000000000000004.
 N_DIGITS = 9
-
-
+#: Attributes that all buffers have in common, and what they are in buffers without them.
+COMMON = {
+    "observation_space": None, "action_space": None,
+    "n_steps": 1, "gamma": None, "output_dtype": "raw", "normalize_images": False,
+}  # fmt: skip
 #: Attributes and methods that are those of the online buffer.
 OF_ONLINE = (
     # of SB3's buffers
@@ -92,7 +97,8 @@ class MixedReplayBuffer(ReplayBuffer):
 
     The attributes and methods of a replay buffer, such as ``size()``, ``pos`` and ``rewards``, are those of the online
     buffer; :attr:`online` has all others. Checkpoints and pickles, and so ``save_replay_buffer``, contain the weights
-    and all buffers but demonstrations that are read in place. Pickles contain the paths of these and their priorities.
+    and all buffers but demonstrations that are read in place, of which pickles contain the paths. Their priorities
+    begin anew.
 
     :param buffer_size: number of transitions of the online buffer
     :param observation_space: observation space of all buffers
@@ -124,7 +130,7 @@ class MixedReplayBuffer(ReplayBuffer):
         prefetch: int = 0,
         **kwargs: Any,
     ) -> None:
-        folders: list[Any] = [*demonstrations] if isinstance(demonstrations, list | tuple) else [demonstrations]
+        folders = _listed(demonstrations)
         for folder in folders:
             if not isinstance(folder, str | PathLike):
                 raise TypeError(
@@ -133,19 +139,20 @@ class MixedReplayBuffer(ReplayBuffer):
                     "MixedReplayBuffer.from_buffers([online, demonstrations], weights=...)"
                 )
         shares = [share] if isinstance(share, float | int) else [*share]
-        if len(shares) != len(folders) or not folders:
-            raise ValueError(f"share must have one number for each of the {len(folders)} demonstrations, got {share}")
-        if not all(0 < each <= 1 for each in shares) or sum(shares) > 1:
-            raise ValueError(f"share must be between 0 and 1, and at most 1 in total, got {share}")
+        is_valid = all(0 < each <= 1 for each in shares) and sum(shares) <= 1
+        if not (folders and len(shares) == len(folders) and is_valid):
+            raise ValueError(
+                f"share must be a number between 0 and 1 for each of the {len(folders)} folders of demonstrations, and "
+                f"at most 1 in total, got {share}"
+            )
         if buffer_class is None:
             if isinstance(observation_space, spaces.Dict):
                 buffer_class = CompressedDictReplayBuffer
             else:
                 buffer_class = CompressedNStepReplayBuffer if "n_steps" in kwargs else CompressedReplayBuffer
         online = buffer_class(buffer_size, observation_space, action_space, device=device, n_envs=n_envs, **kwargs)
-        options = {"sampler": kwargs["sampler"]} if "sampler" in kwargs else {}
-        others = [MixedSource.open(user_path(folder).absolute(), online, options) for folder in folders]
-        self._mix([MixedSource(online), *others], [1 - sum(shares), *shares])
+        others = [_read_in_place(folder, online) for folder in folders]
+        self._mix([online, *others], [1 - sum(shares), *shares])
         warn_of_prefetch(prefetch)
 
     @classmethod
@@ -163,16 +170,14 @@ class MixedReplayBuffer(ReplayBuffer):
         :raises TypeError: if they are not replay buffers
         """
         mixed = cls.__new__(cls)
-        mixed._mix([MixedSource(buffer) for buffer in buffers], weights)
+        mixed._mix(buffers, weights)
         warn_of_prefetch(prefetch)
         return mixed
 
-    def _mix(self, sources: Sequence[MixedSource], weights: Sequence[float]) -> None:
-        buffers = [source.buffer for source in sources]
+    def _mix(self, buffers: Sequence[ReplayBuffer], weights: Sequence[float] | NDArray[np.float64]) -> None:
         _validate_buffers(buffers)
-        self._sources = [*sources]
+        self._buffers = [*buffers]
         self._weights = _normalized(weights, len(buffers))
-        self._batch_pool = BatchPool()
         self.device = buffers[0].device
 
     # -- buffers ---------------------------------------------------------------------------------------------
@@ -180,7 +185,7 @@ class MixedReplayBuffer(ReplayBuffer):
     @property
     def buffers(self) -> list[ReplayBuffer]:
         """The buffers, the online one first."""
-        return [source.buffer for source in self._sources]
+        return [*self._buffers]
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -196,19 +201,18 @@ class MixedReplayBuffer(ReplayBuffer):
 
     @weights.setter
     def weights(self, weights: Sequence[float] | NDArray[np.float64]) -> None:
-        self._weights = _normalized(weights, len(self._sources))
+        self._weights = _normalized(weights, len(self._buffers))
 
     @property
     def online(self) -> ReplayBuffer:
         """The buffer that transitions are added to. Another one can be assigned, for example one that was loaded."""
-        online: ReplayBuffer = self._sources[0].buffer
-        return online
+        return self._buffers[0]
 
     @online.setter
     def online(self, buffer: ReplayBuffer) -> None:
         _validate_buffers([buffer, *self.buffers[1:]])
         buffer.device = self.device
-        self._sources[0] = MixedSource(buffer)
+        self._buffers[0] = buffer
 
     @property
     def device(self) -> th.device:
@@ -237,16 +241,11 @@ class MixedReplayBuffer(ReplayBuffer):
     def extend(
         self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any = None, **options: Any
     ) -> None:
-        """Add many steps of every environment to the online buffer, with the arguments of its own ``extend``.
-
-        :raises TypeError: if that is SB3's, and ``infos`` are missing or there are other arguments, which it ignores
-        """
-        if type(self.online).extend is ReplayBuffer.extend and (infos is None or options):
-            raise TypeError("extend of a buffer of SB3 needs infos, and has no other options")
+        """Add many steps of every environment to the online buffer, with the arguments of its own ``extend``."""
         self.online.extend(obs, next_obs, action, reward, done, infos, **options)
 
     def __repr__(self) -> str:
-        if "_weights" not in vars(self):  # its construction has failed
+        if "_buffers" not in vars(self):  # its construction has failed
             return object.__repr__(self)
         weights = ", ".join(f"{weight:g}" for weight in self._weights)
         return f"<{type(self).__name__}: {weights} of each batch from {', '.join(map(repr, self.buffers))}>"
@@ -265,8 +264,7 @@ class MixedReplayBuffer(ReplayBuffer):
         :raises ValueError: if ``batch_size`` is negative
         :raises TypeError: if it is not an integer
         """
-        sources = self._sources
-        parts = {number: sources[number].buffer.sample(n, env=env) for number, n in self._counts(batch_size).items()}
+        parts = {number: self._buffers[number].sample(n, env=env) for number, n in self._counts(batch_size).items()}
         return self._mixed_samples(parts)
 
     def sample_sequences(self, *args: Any, **kwargs: Any) -> SequenceSamples:
@@ -282,7 +280,7 @@ class MixedReplayBuffer(ReplayBuffer):
 
     def _with_own_indices(self, samples: Any) -> Any:
         """Return a batch of the online buffer with indices for :meth:`update_priorities` of this one."""
-        return samples._replace(indices=samples.indices * len(self._sources)) if self._has_samplers else samples
+        return samples._replace(indices=samples.indices * len(self._buffers)) if self._has_samplers else samples
 
     @property
     def _has_samplers(self) -> bool:
@@ -291,7 +289,7 @@ class MixedReplayBuffer(ReplayBuffer):
     def _counts(self, batch_size: int) -> dict[int, int]:
         """Return how many rows of a batch are from each buffer that it is from, by the number of the buffer."""
         validate_integer("batch_size", batch_size, 0)
-        are_ready = [_can_be_sampled(source.buffer) for source in self._sources]
+        are_ready = [*map(_can_be_sampled, self._buffers)]
         weights = np.where(are_ready, self._weights, 0)
         if not weights.any():
             raise BufferNotReady(
@@ -319,7 +317,7 @@ class MixedReplayBuffer(ReplayBuffer):
         # In all batches, also those without rows of such a buffer.
         if self._has_samplers:
             indices = [
-                part.indices * len(self._sources) + number
+                part.indices * len(self._buffers) + number
                 if hasattr(part, "indices")
                 else np.full(length, NO_PRIORITY, dtype=np.int64)
                 for (number, part), length in zip(by_number.items(), lengths, strict=True)
@@ -335,15 +333,7 @@ class MixedReplayBuffer(ReplayBuffer):
         """Return one field of the batches of several buffers."""
         if parts[0] is None or len(parts) == 1:
             return parts[0]
-        return tree_map(self._concatenated_tensors, *parts)
-
-    def _concatenated_tensors(self, *parts: th.Tensor) -> th.Tensor:
-        if any(part.device.type != "cpu" for part in parts):  # pragma: no cover  # needs another device
-            return th.cat([part.to(self.device) for part in parts])
-        shape = sum(len(part) for part in parts), *parts[0].shape[1:]
-        out = th.from_numpy(self._batch_pool.empty(shape, parts[0].numpy().dtype))
-        th.cat(parts, out=out)
-        return out
+        return tree_map(lambda *tensors: th.cat([tensor.to(self.device) for tensor in tensors]), *parts)
 
     def update_priorities(self, indices: ArrayLike, td_errors: ArrayLike | th.Tensor) -> int:
         """Update the priorities of transitions in the buffers that they were sampled from.
@@ -359,13 +349,13 @@ class MixedReplayBuffer(ReplayBuffer):
         encoded, errors = validated_td_errors(indices, td_errors)
         if not any(map(_has_priorities, self.buffers)):
             raise TypeError("update_priorities() is for buffers with a sampler, such as sampler='prioritized'")
-        updates: list[tuple[Any, NDArray[Any], NDArray[Any]]] = []
-        numbers, sources = np.divmod(encoded, len(self._sources))
-        for number, source in enumerate(self._sources):
-            is_selected = (sources == number) & (encoded != NO_PRIORITY)
-            buffer: Any = source.buffer
-            if is_selected.any() and _has_priorities(buffer):
-                updates.append((buffer, numbers[is_selected], errors[is_selected]))
+        numbers, sources = np.divmod(encoded, len(self._buffers))
+        sources[encoded == NO_PRIORITY] = NO_PRIORITY
+        updates: list[tuple[Any, NDArray[Any], NDArray[Any]]] = [
+            (buffer, numbers[sources == number], errors[sources == number])
+            for number, buffer in enumerate(self._buffers)
+            if _has_priorities(buffer) and number in sources
+        ]
         if len(updates) > 1:  # all are valid before any is applied
             for buffer, *update in updates:
                 buffer._bound_sampler.validated_update(buffer, *update)
@@ -379,7 +369,7 @@ class MixedReplayBuffer(ReplayBuffer):
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def save_checkpoint(self, folder: Folder, *, overwrite: bool = False) -> None:
-        """Save the weights and all buffers to a folder, which gets its name when it is complete.
+        """Save the weights and all buffers to a folder.
 
         Demonstrations that are read in place are not copied. Each save writes everything, unlike those of
         :class:`~sb3_compressed.BufferCheckpointCallback`.
@@ -387,48 +377,46 @@ class MixedReplayBuffer(ReplayBuffer):
         :param folder: a new or empty folder
         :param overwrite: whether to replace a mixed buffer in the folder, which stays until the new one is complete
         :raises StorageError: if a buffer cannot be saved, see :meth:`saved_buffers`, or the folder may not be replaced
-        :raises OSError: if it cannot be written; the folder is as it was
+        :raises OSError: if it cannot be written; what the folder contained can still be loaded
         """
         path = user_path(folder).absolute()
-        folders = [getattr(buffer, "folder", None) for buffer in self.buffers]
-        for other in (each.resolve() for each in folders if each is not None):
-            if path.resolve() == other or other in path.resolve().parents or path.resolve() in other.parents:
-                raise StorageError(f"{path} and {other}, the folder of a buffer, must not contain each other")
-
-        def write(unfinished: Path) -> None:
-            for number, buffer in self.saved_buffers().items():
-                if buffer.is_in_memory:
-                    buffer.save_checkpoint(part_folder(unfinished, number), overwrite=True)  # as after a failed save
-                else:
-                    buffer.flush()
-                    buffer.copy_checkpoint(part_folder(unfinished, number))
-            self.write_manifest(unfinished)
-
-        self.saved_buffers()  # raises before anything is written
-        write_checkpoint(path, write, overwrite=overwrite)
-
-    def write_manifest(self, folder: Path) -> None:
-        """Complete a checkpoint whose ``part-<number>`` are those of :meth:`saved_buffers`."""
+        for own in (each.resolve() for buffer in self._buffers if (each := getattr(buffer, "folder", None))):
+            if path.resolve() in (own, *own.parents):
+                raise StorageError(f"{path} contains {own}, the folder of a buffer: save to another folder")
         saved = self.saved_buffers()
-        classes = [type(saved[number]).__name__ if number in saved else None for number in range(len(self._sources))]
-        passes_sampler = any("sampler" in source.options for source in self._sources)
-        MixedManifest(self._weights.tolist(), classes, passes_sampler).write(folder)
+        with new_parts(path, len(self._buffers), overwrite=overwrite) as first:
+            for number, buffer in saved.items():
+                buffer.save_checkpoint(part_folder(path, first + number), overwrite=True)  # as after a failed save
+            self.write_manifest(path, first)
+
+    def write_manifest(self, folder: Path, first_part: int = 0) -> None:
+        """Complete a checkpoint that has a part for each of :meth:`saved_buffers`."""
+        saved = self.saved_buffers()
+        classes = [type(saved[number]).__name__ if number in saved else None for number in range(len(self._buffers))]
+        MixedManifest(self._weights.tolist(), classes, first_part).write(folder)
 
     def saved_buffers(self) -> dict[int, CompressedReplay]:
         """Return the buffers that checkpoints contain, by number: all but demonstrations that are read in place.
 
-        :raises StorageError: if one could not be loaded: one of SB3's or your own class, a distributed one, one that
-            follows a folder or is passed twice, or one besides the online buffer that has a sampler of your own class
+        :raises StorageError: if one could not be loaded: one of SB3's or your own class, a distributed one, or one
+            besides the online buffer that has a sampler of your own class
         """
-        sources = enumerate(self._sources)
-        found: dict[int, Any] = {number: source.buffer for number, source in sources if source.folder is None}
+        buffers: list[Any] = self._buffers
+        found = {number: buffer for number, buffer in enumerate(buffers) if self._read_from(buffer) is None}
         for number, buffer in found.items():
-            reason = reason_not_to_save(buffer, is_online=number == 0)
-            if sum(other is buffer for other in found.values()) > 1:
-                reason = "is passed twice"
-            if reason:
-                raise StorageError(f"a mixed buffer cannot be saved if buffer {number} {reason}")
+            if not any(type(buffer) is getattr(replay, name) for name in CLASSES):
+                kind = f"a {type(buffer).__name__}, which is no local replay buffer of this package"
+            elif number and buffer.sampler is not None and "class" in sampler_to_config(buffer.sampler):
+                kind = f"one with a {type(buffer.sampler).__name__}, which is no sampler of this package"
+            else:
+                continue
+            raise StorageError(f"a mixed buffer cannot be saved if buffer {number} is {kind}")
         return found
+
+    def _read_from(self, buffer: Any) -> Path | None:
+        """Return the folder of demonstrations that are read in place, ``None`` for other buffers."""
+        storage = getattr(buffer, "_storage", None)
+        return storage.folder if storage is not None and storage.is_follower and buffer is not self.online else None
 
     @classmethod
     def from_checkpoint(
@@ -455,26 +443,25 @@ class MixedReplayBuffer(ReplayBuffer):
         """
         if kwargs.get("follow"):
             raise StorageError(f"{folder} contains a mixed buffer, which cannot be followed; follow one of its parts")
-        path = complete_folder(user_path(folder).absolute())
+        path = user_path(folder).absolute()
         manifest = MixedManifest.read(path)
-        folders: list[Any] = [*demonstrations] if isinstance(demonstrations, list | tuple) else [demonstrations]
+        folders = _listed(demonstrations)
         if len(folders) != manifest.classes.count(None):
             raise ValueError(
                 f"{path} was saved with {manifest.classes.count(None)} folders of demonstrations that are read in "
                 f"place, pass them as demonstrations=; got {len(folders)}"
             )
-        online = load_part(path, 0, manifest.classes[0], {**kwargs, "buffer_size": buffer_size}, sampler)
-        own = "uniform" if online.sampler is None else copy.deepcopy(online._bound_sampler.configured)
-        options = {"sampler": own} if manifest.passes_sampler else {}
-        sources = [MixedSource(online)]
-        for number, name in enumerate(manifest.classes[1:], 1):
+        given = {**kwargs, "buffer_size": buffer_size}
+        if sampler is not None:
+            given["sampler"] = sampler
+        buffers: list[ReplayBuffer] = []
+        for number, name in enumerate(manifest.classes, manifest.first_part):
             if name is None:
-                sources.append(MixedSource.open(user_path(folders.pop(0)).absolute(), online, options))
+                buffers.append(_read_in_place(folders.pop(0), buffers[0]))
             else:
-                sources.append(MixedSource(load_part(path, number, name, kwargs)))
-        mixed = cls.__new__(cls)
-        mixed._mix(sources, manifest.weights)
-        return mixed
+                buffers.append(_loaded(part_folder(path, number), name, given))
+            given = kwargs  # of all but the online buffer
+        return cls.from_buffers(buffers, manifest.weights)
 
     def close(self) -> None:
         """Flush and close the folders of all buffers."""
@@ -487,13 +474,19 @@ class MixedReplayBuffer(ReplayBuffer):
         return MethodTimer(self, "add"), MethodTimer(self, "sample")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: vars(self)[name] for name in ("_sources", "_weights", "_batch_pool")}
+        folders = [*map(self._read_from, self._buffers)]
+        sources = [
+            MixedSource(buffer) if folder is None else MixedSource(folder=folder)
+            for buffer, folder in zip(self._buffers, folders, strict=True)
+        ]
+        return {"_sources": sources, "_weights": self._weights}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # In a new list with new sources: a shallow copy must not change those of the original.
-        online = state["_sources"][0].buffer
-        vars(self).update(state, _sources=[source.reopened(online) for source in state["_sources"]])
-        vars(self).pop("_prefetcher", None)  # of 0.3.0
+        buffers: list[ReplayBuffer] = []
+        for source in state["_sources"]:
+            is_saved = source.folder is None
+            buffers.append(source.buffer if is_saved else _read_in_place(source.folder, buffers[0]))
+        self._mix(buffers, state["_weights"])
 
 
 def _of_online(name: str) -> property:
@@ -530,27 +523,14 @@ def _validate_buffers(buffers: Sequence[ReplayBuffer]) -> None:
     for number, buffer in enumerate(buffers):
         if not isinstance(buffer, ReplayBuffer) or isinstance(buffer, MixedReplayBuffer):
             raise TypeError(f"buffer {number} must be a replay buffer that is not mixed, got a {type(buffer).__name__}")
-        for name in ("observation_space", "action_space"):
-            expected, space = getattr(buffers[0], name), getattr(buffer, name)
-            if space != expected:
-                raise ValueError(
-                    f"all buffers must have the same {name}: that of buffer {number} is {space}, that of the online "
-                    f"buffer {expected}{_hint(space, expected)}"
-                )
-        for name, default in (("n_steps", 1), ("gamma", None), ("output_dtype", "raw"), ("normalize_images", False)):
-            wanted, value = (getattr(each, name, default) for each in (buffers[0], buffer))
-            if value != wanted:
+        for name, default in COMMON.items():
+            value, expected = (getattr(each, name, default) for each in (buffer, buffers[0]))
+            if value != expected:
                 raise ValueError(
                     f"all buffers must have the same {name}: that of buffer {number} is {value!r}, that of the online "
-                    f"buffer {wanted!r}"
+                    f"buffer {expected!r}. Record demonstrations with the arguments and wrappers of the training, such "
+                    "as SB3's VecTransposeImage"
                 )
-
-
-def _hint(space: spaces.Space[Any], expected: spaces.Space[Any]) -> str:
-    shape, expected_shape = space.shape, expected.shape
-    if shape is None or expected_shape is None or shape == expected_shape or sorted(shape) != sorted(expected_shape):
-        return ""
-    return ". The axes differ: SB3 moves the channels of images to the front with VecTransposeImage"
 
 
 def _can_be_sampled(buffer: ReplayBuffer) -> bool:
@@ -567,3 +547,36 @@ def _has_priorities(buffer: ReplayBuffer) -> bool:
 def _samples_type(names: tuple[str, ...]) -> Any:
     """Return a type of batches with these fields."""
     return NamedTuple("MixedReplayBufferSamples", [(name, Any) for name in names])
+
+
+def _listed(folders: Folder | Sequence[Folder]) -> list[Any]:
+    return [*folders] if isinstance(folders, list | tuple) else [folders]
+
+
+def _read_in_place(folder: Folder, online: ReplayBuffer) -> Any:
+    """Open a folder of demonstrations as a buffer like the online one."""
+    if not isinstance(online, CompressedReplay):
+        raise TypeError(
+            f"demonstrations are opened as the class of the online buffer, and {type(online).__name__} cannot read "
+            "folders; pass a buffer_class of sb3_compressed"
+        )
+    bound = online.bound_sampler
+    options = {name: getattr(online, name) for name in ("device", "num_threads", "output_dtype", "normalize_images")}
+    if isinstance(online, NStepReplayBuffer):
+        options |= {"n_steps": online.n_steps, "gamma": online.gamma}
+    sampler = "uniform" if bound is None else bound.configured
+    return type(online).from_checkpoint(user_path(folder).absolute(), follow=True, sampler=sampler, **options)
+
+
+def _loaded(folder: Path, name: str, given: dict[str, Any]) -> Any:
+    """Load a buffer of a checkpoint.
+
+    :param name: name of its class
+    :param given: arguments of the caller; ``env`` is only for classes that take it
+    :raises CorruptStorage: if there is no such class, or the folder is a link
+    """
+    if name not in CLASSES or folder.is_symlink():
+        raise CorruptStorage(f"{folder} is a link, or no {name} of this package")
+    cls: type[CompressedReplay] = getattr(replay, name)
+    takes_env = "env" in inspect.signature(cls).parameters
+    return cls.from_checkpoint(folder, **{key: value for key, value in given.items() if key != "env" or takes_env})

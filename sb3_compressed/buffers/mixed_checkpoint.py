@@ -1,7 +1,8 @@
 """The checkpoint of a :class:`.MixedReplayBuffer`: a folder with a checkpoint of each buffer, and ``mixed.json``.
 
-That file contains the weights and the classes of the buffers. Demonstrations that are read in place are not
-copied, and have no class.
+That file contains the weights, the classes of the buffers, and the number of the folder ``part-<number>`` of the first
+one. A save writes all buffers to new folders and then replaces the file, so that it always names a complete checkpoint.
+Demonstrations that are read in place are not copied, and have no class.
 """
 
 from __future__ import annotations
@@ -9,29 +10,27 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checked_json import read_object, with_checksum, without_checksum, write_object
-from sb3_compressed.storage.files import UNFINISHED, flush_path, make_folder_durably
+from sb3_compressed.storage.files import UNFINISHED, make_folder_durably
 from sb3_compressed.storage.lock import LOCK_NAME, FolderLock
 
-__all__ = ["MixedManifest", "complete_folder", "is_mixed", "part_folder", "write_checkpoint"]
+__all__ = ["MixedManifest", "is_mixed", "new_parts", "part_folder"]
 
 MANIFEST_NAME = "mixed.json"
-VERSION = 1
+PART = re.compile("part-([0-9]+)")
 N_BUFFERS = range(1, 257)
-#: What a save writes to a folder.
-OWN_NAME = re.compile(rf"part-[0-9]+|{LOCK_NAME}|{re.escape(MANIFEST_NAME)}(\.{UNFINISHED})?")
 SCHEMA = {
-    "version": range(VERSION, VERSION + 1),
+    "version": range(1, 2),
     "weights": [float, N_BUFFERS],
     "classes": [js.optional(str), N_BUFFERS],
-    "passes_sampler": bool,
-    "prefetch": range(257),
+    "first_part?": range(1 << 31),
 }
 
 
@@ -41,15 +40,13 @@ class MixedManifest:
 
     :param weights: the part of each batch that is from each buffer
     :param classes: names of the classes of the buffers, ``None`` for demonstrations that are read in place
-    :param passes_sampler: whether demonstrations that are read in place have the sampler of the online buffer
-    :param prefetch: as 0.3.0 wrote it, without effect
+    :param first_part: number of the folder of the first buffer; 0.3.0 knew only 0
     """
 
     weights: Sequence[float]
     classes: Sequence[str | None]
-    passes_sampler: bool
-    prefetch: int = 0
-    version: int = VERSION
+    first_part: int = 0
+    version: int = 1
 
     @classmethod
     def read(cls, folder: Path) -> MixedManifest:
@@ -82,83 +79,50 @@ def is_mixed(folder: Path) -> bool:
     return (folder / MANIFEST_NAME).is_file()
 
 
-def complete_folder(folder: Path) -> Path:
-    """Return where the checkpoint of a name is: elsewhere if a save was killed just before the new one got its name."""
-    if folder.exists() or not folder.name:
-        return folder
-    replaced = _replaced(folder)
-    return replaced if is_mixed(replaced) else folder
-
-
 def part_folder(folder: Path, number: int) -> Path:
     """Return the folder of a buffer in a checkpoint."""
     return folder / f"part-{number}"
 
 
-def write_checkpoint(folder: Path, write: Callable[[Path], None], *, overwrite: bool) -> None:
-    """Write a checkpoint to a new folder, which gets its name when it is complete.
+@contextmanager
+def new_parts(folder: Path, n_buffers: int, *, overwrite: bool) -> Iterator[int]:
+    """Yield the number of the first part of a new checkpoint; then delete all parts that ``mixed.json`` does not name.
 
-    What a save has left that was killed is replaced.
-
-    :param write: writes it to the folder that is passed
-    :param overwrite: whether to replace the checkpoint of another mixed buffer, which stays until then
+    :param overwrite: whether to replace the checkpoint of another mixed buffer, or one that is incomplete
     :raises StorageError: if the folder contains a checkpoint that may not be replaced, or something else, or if
         another process saves to it
     """
-    complete = complete_folder(folder)
-    exists = complete.exists() and (not complete.is_dir() or any(complete.iterdir()))
-    if exists and not is_mixed(complete):
+    _require_replaceable(folder, overwrite=overwrite)
+    make_folder_durably(folder)
+    with ExitStack() as stack:
+        stack.callback(FolderLock(folder).acquire().release)
+        stack.callback(_delete_unused_parts, folder)
+        used = _parts(folder)
+        yield max(used) + 1 if any(number in used for number in range(n_buffers)) else 0
+
+
+def _require_replaceable(folder: Path, *, overwrite: bool) -> None:
+    names = {path.name for path in folder.iterdir()} - {LOCK_NAME} if folder.exists() else set()
+    if not names:
+        return
+    other = names - {MANIFEST_NAME, f"{MANIFEST_NAME}.{UNFINISHED}"} - {path.name for path in _parts(folder).values()}
+    if other or not (is_mixed(folder) or (folder / LOCK_NAME).exists()):  # a save of a mixed buffer begins with a lock
         raise StorageError(f"{folder} contains something else; save a mixed buffer to a new or empty folder")
-    if exists and not overwrite:
+    if not overwrite:
         raise StorageError(f"{folder} contains a mixed buffer; pass overwrite=True to replace it, or another folder")
-    unfinished, replaced = folder.with_name(f"{folder.name}.{UNFINISHED}"), _replaced(folder)
-    for other in (unfinished, replaced):
-        _require_left_by_save(other)
-    make_folder_durably(unfinished)
-    lock = FolderLock(unfinished).acquire()
-    try:
-        if (complete := complete_folder(folder)) != folder:
-            complete.rename(folder)
-        for path in unfinished.iterdir():  # of a save that was killed
-            if path.name != LOCK_NAME:
-                _delete(path)
-        write(unfinished)
-        flush_path(unfinished)
-        if exists:
-            _delete(replaced)  # of a save that was killed when it was complete
-            folder.rename(replaced)
-        elif folder.exists():
-            folder.rmdir()
-        lock.release()  # Windows renames no folder with open files
-        unfinished.rename(folder)
-        flush_path(folder.parent)
-    except BaseException:
-        if exists and not folder.exists():
-            replaced.rename(folder)
-        _delete(unfinished)
-        lock.release()
-        raise
-    (folder / LOCK_NAME).unlink(missing_ok=True)
-    _delete(replaced)
 
 
-def _replaced(folder: Path) -> Path:
-    """Return where a checkpoint is between the moment that it loses its name and the one that the new one gets it."""
-    return folder.with_name(f"{folder.name}.replaced")
+def _parts(folder: Path) -> dict[int, Path]:
+    """Return the folders of buffers in a checkpoint by their numbers."""
+    found = ((PART.fullmatch(path.name), path) for path in folder.iterdir())
+    return {int(match[1]): path for match, path in found if match}
 
 
-def _require_left_by_save(folder: Path) -> None:
-    """Raise if there is a folder, or something else, that no save has left."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        names = [folder.name]
-    else:
-        names = [path.name for path in folder.iterdir() if not OWN_NAME.fullmatch(path.name)] if folder.exists() else []
-    if names:
-        raise StorageError(f"{folder} is needed for a moment, but contains {names[0]}; move it or use another folder")
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def _delete_unused_parts(folder: Path) -> None:
+    named = range(0)
+    if is_mixed(folder):
+        manifest = MixedManifest.read(folder)
+        named = range(manifest.first_part, manifest.first_part + len(manifest.classes))
+    for number, path in _parts(folder).items():
+        if number not in named:
+            shutil.rmtree(path, ignore_errors=True)

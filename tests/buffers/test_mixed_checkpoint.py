@@ -6,16 +6,17 @@ import copy
 import errno
 import json
 import os
+import pickle
 import shutil
 import signal
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
-from numbered import COUNTER, DICTS, IMAGES, add_steps
+from numbered import COUNTER, DICTS, IMAGES, add_steps, filled
 from programs import run_python
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -43,12 +44,6 @@ from sb3_compressed.storage.checked_json import with_checksum
 from sb3_compressed.storage.lock import FolderLock
 
 DEMOS = 100_000  # first step of the demonstrations
-
-
-def filled(first: int, cls: Any = CompressedReplayBuffer, space: Any = IMAGES, **options: Any) -> Any:
-    buffer = cls(100, space, COUNTER, "cpu", **options)
-    add_steps(buffer, range(first, first + 50))
-    return buffer
 
 
 def mixed(**options: Any) -> MixedReplayBuffer:
@@ -98,7 +93,7 @@ def test_a_loaded_buffer_continues_with_all_parts(options: dict[str, Any], tmp_p
         add_steps(each, range(50, 60))
     save_checkpoint(loaded, tmp_path, overwrite=True)
     assert_same_batches(MixedReplayBuffer.from_checkpoint(tmp_path, device="cpu"), buffer)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mixed.json", "part-0", "part-1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "mixed.json", "part-2", "part-3"]
 
 
 def test_arguments_that_are_passed_override_the_stored_ones(tmp_path: Path) -> None:
@@ -131,21 +126,33 @@ def test_demonstrations_that_are_read_in_place_are_passed_again(tmp_path: Path) 
     before = content(tmp_path / "moved")
     save_checkpoint(loaded, folder, overwrite=True)
     assert content(tmp_path / "moved") == before
-    for inside in (tmp_path, tmp_path / "moved", tmp_path / "moved" / "inside"):
-        with pytest.raises(StorageError, match="must not contain each other"):
-            loaded.save_checkpoint(inside, overwrite=True)
+    for outside in (tmp_path, tmp_path / "moved"):
+        with pytest.raises(StorageError, match="the folder of a buffer"):
+            loaded.save_checkpoint(outside, overwrite=True)
 
 
-@pytest.mark.parametrize("sampler", [None, "uniform", "prioritized"])
-def test_demonstrations_keep_the_sampler_that_was_chosen(sampler: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"sampler": "uniform"}, {"sampler": "prioritized"}])
+def test_demonstrations_have_the_sampler_of_the_online_buffer(options: dict[str, Any], tmp_path: Path) -> None:
     filled(DEMOS, sampler="prioritized").save_checkpoint(tmp_path / "demonstrations")
-    given: dict[str, Any] = {} if sampler is None else {"sampler": sampler}
-    buffer = MixedReplayBuffer(100, IMAGES, COUNTER, "cpu", demonstrations=tmp_path / "demonstrations", **given)
-    add_steps(buffer, range(50))
+    buffer = MixedReplayBuffer(100, IMAGES, COUNTER, "cpu", demonstrations=tmp_path / "demonstrations", **options)
     buffer.save_checkpoint(tmp_path / "saved")
     loaded = load_checkpoint(tmp_path / "saved", demonstrations=tmp_path / "demonstrations")
-    samplers, expected = ([type(part.sampler) for part in each.buffers] for each in (loaded, cast("Any", buffer)))
-    assert samplers == expected
+    expected = PrioritizedSampler if options.get("sampler") == "prioritized" else type(None)
+    mixes: list[Any] = [buffer, loaded, pickle.loads(pickle.dumps(buffer))]
+    for each in mixes:
+        assert [type(part.sampler) for part in each.buffers] == [expected] * 2
+
+
+def test_buffers_that_follow_a_folder_are_read_in_place(tmp_path: Path) -> None:
+    filled(DEMOS).save_checkpoint(tmp_path / "demonstrations")
+    demonstrations = load_checkpoint(tmp_path / "demonstrations", follow=True, device="cpu")
+    buffer = MixedReplayBuffer.from_buffers([filled(0), demonstrations], [1, 1])
+    buffer.save_checkpoint(tmp_path / "saved")
+    assert not (tmp_path / "saved" / "part-1").exists()
+    loaded = load_checkpoint(tmp_path / "saved", demonstrations=tmp_path / "demonstrations", device="cpu")
+    for each in (loaded, pickle.loads(pickle.dumps(buffer))):
+        assert each.buffers[1].folder == tmp_path / "demonstrations"
+        assert_same_batches(each, buffer)
 
 
 def test_hindsight_replay_is_loaded_with_its_environment(tmp_path: Path) -> None:
@@ -174,15 +181,12 @@ class OwnSampler(PrioritizedSampler):
 
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
-    filled(DEMOS).save_checkpoint(tmp_path / "followed")
     for other, message in (
         (filled(DEMOS, cls=ReplayBuffer), "buffer 1 is a ReplayBuffer"),
         (filled(DEMOS, cls=Own), "buffer 1 is a Own"),
         (filled(DEMOS, sampler=OwnSampler()), "OwnSampler"),
-        (load_checkpoint(tmp_path / "followed", follow=True), "buffer 1 follows"),
-        (online := filled(0), "passed twice"),
     ):
-        buffer = MixedReplayBuffer.from_buffers([online if message == "passed twice" else filled(0), other], [1, 1])
+        buffer = MixedReplayBuffer.from_buffers([filled(0), other], [1, 1])
         with pytest.raises(StorageError, match=message):
             buffer.save_checkpoint(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
@@ -227,84 +231,74 @@ def test_wrong_folders_are_errors_and_stay_as_they_were(tmp_path: Path) -> None:
 def test_a_save_that_fails_changes_nothing_and_can_be_repeated(
     is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "saved"
     if not is_first:
-        mixed().save_checkpoint(folder)
-    before = content(folder)
+        mixed().save_checkpoint(tmp_path)
+    before = content(tmp_path)
     buffer = mixed()
     save = CompressedReplayBuffer.save_checkpoint
 
     def fail(self: Any, part: Path, **options: Any) -> None:
-        if part.name == "part-1":
+        if self is buffer.buffers[1]:
             raise OSError(errno.ENOSPC, "no space left")
         save(self, part, **options)
 
     monkeypatch.setattr(CompressedReplayBuffer, "save_checkpoint", fail)
     for _ in range(2):
         with pytest.raises(OSError, match="no space left"):
-            buffer.save_checkpoint(folder, overwrite=True)
-        assert content(folder) == before
-        assert [path.name for path in tmp_path.iterdir()] == ([] if is_first else ["saved"])
+            buffer.save_checkpoint(tmp_path, overwrite=not is_first)
+        assert content(tmp_path).keys() - {tmp_path / "lock"} == before.keys() - {tmp_path / "lock"}
+        assert content(tmp_path).items() >= before.items()
     monkeypatch.undo()
-    buffer.save_checkpoint(folder, overwrite=True)
-    assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)
+    buffer.save_checkpoint(tmp_path, overwrite=not is_first)
+    assert_same_batches(load_checkpoint(tmp_path, device="cpu"), buffer)
 
 
 SAVE_AND_BE_KILLED = """
-import os, pathlib, signal, sys
-from sb3_compressed import load_checkpoint
+import os, signal, sys
+from sb3_compressed import CompressedReplayBuffer, load_checkpoint
+from sb3_compressed.buffers.mixed_checkpoint import MixedManifest
 
-buffer = load_checkpoint(sys.argv[1], device="cpu")
-rename = pathlib.Path.rename
+source, folder, moment = sys.argv[1:]
+cls, name = (CompressedReplayBuffer, "save_checkpoint") if moment == "second part" else (MixedManifest, "write")
+call = getattr(cls, name)
+buffer = load_checkpoint(source, device="cpu")
+buffer.weights = [0.5, 0.5]
 
-def rename_unless_killed(path, target):
-    if pathlib.Path(target).name == sys.argv[2]:
+def call_and_be_killed(self, *args, **kwargs):
+    if moment != "end" and self is not buffer.online:
         os.kill(os.getpid(), signal.SIGKILL)
-    return rename(path, target)
+    call(self, *args, **kwargs)
+    if moment == "end":
+        os.kill(os.getpid(), signal.SIGKILL)
 
-pathlib.Path.rename = rename_unless_killed
-buffer.save_checkpoint(sys.argv[1], overwrite=True)
+setattr(cls, name, call_and_be_killed)
+buffer.save_checkpoint(folder, overwrite=True)
 """
 
 
-@pytest.mark.parametrize("before", ["segment-1", "saved.replaced", "saved"])
-def test_the_save_after_one_that_was_killed_succeeds(before: str, tmp_path: Path) -> None:
-    folder = tmp_path / "saved"
+@pytest.mark.parametrize("moment", ["second part", "manifest", "end"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_kill_leaves_the_last_complete_save_and_the_next_one_succeeds(
+    moment: str, is_first: bool, tmp_path: Path
+) -> None:
+    source, folder = tmp_path / "source", tmp_path / "saved"
     buffer = mixed()
-    buffer.save_checkpoint(folder)
-    if before.startswith("segment"):
-        before = next(folder.glob("part-1/*1.*")).name
-    killed = run_python(["-c", SAVE_AND_BE_KILLED, folder, before], os.environ)
+    for each in (source,) if is_first else (source, folder):
+        buffer.save_checkpoint(each)
+    killed = run_python(["-c", SAVE_AND_BE_KILLED, source, folder, moment], os.environ)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    left = {path.name for path in tmp_path.iterdir()}
-    assert "saved.unfinished" in left
-    assert len(left & {"saved", "saved.replaced"}) == 1
-    assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)  # the save before
+    if moment == "end":
+        assert load_checkpoint(folder).weights.tolist() == [0.5, 0.5]
+    elif is_first:
+        with pytest.raises(StorageError, match="no complete checkpoint"):
+            MixedReplayBuffer.from_checkpoint(folder)
+    else:
+        assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)
     with pytest.raises(StorageError, match="overwrite=True"):
         buffer.save_checkpoint(folder)
     buffer.save_checkpoint(folder, overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
     assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)
-
-
-@pytest.mark.parametrize("target", ["saved.replaced", "saved"])
-def test_an_interrupted_rename_leaves_the_checkpoint_of_before(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "saved"
-    mixed().save_checkpoint(folder)
-    before = content(tmp_path)
-    rename = Path.rename
-
-    def interrupted(path: Path, to: Path) -> Path:
-        if to.name == target and path.name != "saved.replaced":
-            raise KeyboardInterrupt
-        return rename(path, to)
-
-    monkeypatch.setattr(Path, "rename", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        mixed().save_checkpoint(folder, overwrite=True)
-    assert content(tmp_path) == before
+    assert len([*folder.glob("part-*")]) == 2
 
 
 def test_the_current_folder_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,31 +309,12 @@ def test_the_current_folder_can_be_loaded(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_two_processes_do_not_save_to_one_folder_at_once(tmp_path: Path) -> None:
-    (tmp_path / "saved.unfinished").mkdir()
-    lock = FolderLock(tmp_path / "saved.unfinished").acquire()
+    lock = FolderLock(tmp_path).acquire()
     with pytest.raises(StorageError, match="written to by"):
-        mixed().save_checkpoint(tmp_path / "saved")
-    assert [path.name for path in (tmp_path / "saved.unfinished").iterdir()] == ["lock"]
+        mixed().save_checkpoint(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
     lock.release()
-    mixed().save_checkpoint(tmp_path / "saved")
-
-
-@pytest.mark.parametrize("suffix", ["unfinished", "replaced"])
-@pytest.mark.parametrize("kind", ["file", "folder", "link"])
-def test_what_no_save_has_left_is_not_touched(suffix: str, kind: str, tmp_path: Path) -> None:
-    other = tmp_path / f"saved.{suffix}"
-    (tmp_path / "elsewhere").mkdir()
-    if kind == "file":
-        other.write_text("mine")
-    elif kind == "link":
-        other.symlink_to(tmp_path / "elsewhere")
-    else:
-        other.mkdir()
-        (other / "notes.txt").write_text("mine")
-    before = content(tmp_path)
-    with pytest.raises(StorageError, match=rf"saved\.{suffix} is needed"):
-        mixed().save_checkpoint(tmp_path / "saved")
-    assert content(tmp_path) == before
+    mixed().save_checkpoint(tmp_path)
 
 
 def test_an_online_buffer_in_a_folder_is_copied(tmp_path: Path) -> None:
@@ -348,7 +323,7 @@ def test_an_online_buffer_in_a_folder_is_copied(tmp_path: Path) -> None:
     buffer.save_checkpoint(tmp_path / "saved")
     add_steps(buffer, range(50, 60))
     assert load_checkpoint(tmp_path / "saved").size() == 50
-    with pytest.raises(StorageError, match="must not contain each other"):
+    with pytest.raises(StorageError, match="the folder of a buffer"):
         buffer.save_checkpoint(tmp_path / "online")
     buffer.close()
 
@@ -358,8 +333,8 @@ def test_an_online_buffer_in_a_folder_is_copied(tmp_path: Path) -> None:
     [
         "no object", "flipped", {"weights": [0.5, 0.25, 0.25]}, {"weights": [1, -1]}, {"weights": [0, 0]},
         {"classes": [None, "CompressedReplayBuffer"]}, {"classes": ["CompressedReplayBuffer", "os.system"]},
-        {"classes": ["CompressedReplayBuffer", "MixedReplayBuffer"]}, {"version": 2}, {"prefetch": -1},
-        {"prefetch": 1000}, {"weights": [1e308, 1e308]}, {"passes_sampler": 1},
+        {"classes": ["CompressedReplayBuffer", "MixedReplayBuffer"]}, {"version": 2}, {"first_part": -1},
+        {"weights": [1e308, 1e308]},
     ],
 )  # fmt: skip
 def test_a_damaged_manifest_is_an_error(damage: Any, tmp_path: Path) -> None:
@@ -376,6 +351,8 @@ def test_a_damaged_manifest_is_an_error(damage: Any, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(CorruptStorage):
         load_checkpoint(tmp_path)
+    mixed().save_checkpoint(tmp_path, overwrite=True)
+    assert load_checkpoint(tmp_path).weights.tolist() == [0.75, 0.25]
 
 
 def test_a_part_that_is_a_link_is_not_opened(tmp_path: Path) -> None:
