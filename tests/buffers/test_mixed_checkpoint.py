@@ -276,8 +276,7 @@ buffer.save_checkpoint(folder, overwrite=True)
 """
 
 
-@pytest.mark.parametrize("moment", ["second part", "manifest", "end"])
-@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(("moment", "is_first"), [("second part", True), ("manifest", False), ("end", False)])
 def test_a_kill_leaves_the_last_complete_save_and_the_next_one_succeeds(
     moment: str, is_first: bool, tmp_path: Path
 ) -> None:

@@ -183,9 +183,16 @@ def test_a_minari_dataset_restores_a_recording(
     assert_same_episodes(import_minari(dataset, progress_bar=False), recording.buffer)
 
 
-@pytest.mark.parametrize("with_features", [False, True])
-@pytest.mark.parametrize("cls", [RecordBuffer, FramelessRecordBuffer])
-@pytest.mark.parametrize("stream", ["atari", "console"], indirect=True)
+@pytest.mark.parametrize(
+    ("stream", "cls", "with_features"),
+    [
+        ("atari", RecordBuffer, False),
+        ("console", RecordBuffer, True),
+        ("atari", FramelessRecordBuffer, True),
+        ("console", FramelessRecordBuffer, False),
+    ],
+    indirect=["stream"],
+)
 def test_a_checkpoint_restores_a_growing_recording(
     stream: Stream, cls: Any, with_features: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,9 +206,18 @@ def test_a_checkpoint_restores_a_growing_recording(
     verify(tmp_path / "recording")
 
 
-@pytest.mark.parametrize("resumed", [{"resume": True}, {"storage_mode": "resume"}, {"resume": True, "repair": True}])
-@pytest.mark.parametrize("with_features", [False, True])
-@pytest.mark.parametrize("stream", ["atari", "console", "cart"], indirect=True)
+@pytest.mark.parametrize(
+    ("stream", "with_features", "resumed"),
+    [
+        ("atari", False, {"resume": True}),
+        ("atari", True, {"storage_mode": "resume"}),
+        ("console", True, {"resume": True, "repair": True}),
+        ("console", False, {"storage_mode": "resume"}),
+        ("cart", True, {"resume": True}),
+        ("cart", False, {"resume": True, "repair": True}),
+    ],
+    indirect=["stream"],
+)
 def test_a_recording_in_a_folder_is_resumed(
     stream: Stream,
     with_features: bool,
