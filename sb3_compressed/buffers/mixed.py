@@ -13,7 +13,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
-from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.utils import get_device
 
 from sb3_compressed.buffers import replay
@@ -50,6 +50,8 @@ COMMON = {
     "observation_space": None, "action_space": None,
     "n_steps": 1, "gamma": None, "output_dtype": "raw", "normalize_images": False,
 }  # fmt: skip
+#: Attributes of the online buffer with which demonstrations are opened, if its class takes them.
+OF_DEMONSTRATIONS = "device", "num_threads", "output_dtype", "normalize_images", "n_steps", "gamma", "env"
 #: Attributes and methods that are those of the online buffer.
 OF_ONLINE = (
     # of SB3's buffers
@@ -560,11 +562,9 @@ def _read_in_place(folder: Folder, online: ReplayBuffer) -> Any:
             f"demonstrations are opened as the class of the online buffer, and {type(online).__name__} cannot read "
             "folders; pass a buffer_class of sb3_compressed"
         )
-    bound = online.bound_sampler
-    options = {name: getattr(online, name) for name in ("device", "num_threads", "output_dtype", "normalize_images")}
-    if isinstance(online, NStepReplayBuffer):
-        options |= {"n_steps": online.n_steps, "gamma": online.gamma}
-    sampler = "uniform" if bound is None else bound.configured
+    taken = inspect.signature(type(online)).parameters
+    options = {name: getattr(online, name) for name in OF_DEMONSTRATIONS if name in taken}
+    sampler = "uniform" if online.bound_sampler is None else online.bound_sampler.configured
     return type(online).from_checkpoint(user_path(folder).absolute(), follow=True, sampler=sampler, **options)
 
 

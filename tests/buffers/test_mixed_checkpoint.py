@@ -168,8 +168,12 @@ def test_hindsight_replay_is_loaded_with_its_environment(tmp_path: Path) -> None
         for each in (online, others):
             each.add(observation, following, action, rewards, dones, infos)
         observation = following
-    buffer.save_checkpoint(tmp_path)
-    assert_same_batches(load_checkpoint(tmp_path, env=env, device="cpu"), buffer)
+    buffer.save_checkpoint(tmp_path / "mixed")
+    assert_same_batches(load_checkpoint(tmp_path / "mixed", env=env, device="cpu"), buffer)
+    online.save_checkpoint(tmp_path / "hindsight")
+    options: Any = {"buffer_class": CompressedHerReplayBuffer, "env": env}
+    buffer = MixedReplayBuffer(200, *spaces, "cpu", demonstrations=tmp_path / "hindsight", **options)
+    assert buffer.sample(8).sources.tolist() == [1] * 8
 
 
 class Own(CompressedReplayBuffer):
