@@ -510,10 +510,8 @@ def _normalized(weights: Sequence[float] | NDArray[np.float64], n_buffers: int) 
     :raises ValueError: if they are not one number for each buffer, negative, or all 0
     """
     relative = np.array([*weights], dtype=np.float64)
-    if relative.shape != (n_buffers,) or not np.isfinite(relative).all() or (relative < 0).any():
-        raise ValueError(f"weights must be {n_buffers} numbers that are not negative, got {weights}")
-    if not relative.any():
-        raise ValueError(f"at least one weight must be positive, got {weights}")
+    if relative.shape != (n_buffers,) or not 0 < relative.sum() < np.inf or (relative < 0).any():
+        raise ValueError(f"weights must be {n_buffers} numbers, none negative and not all 0, got {weights}")
     normalized: NDArray[np.float64] = relative / relative.sum()
     return normalized
 
