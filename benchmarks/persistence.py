@@ -107,7 +107,7 @@ def _storage(recording: Recording, steps: Iterator[Step], rows: int, increment: 
     del buffer
     _drop_page_cache(folder)
     begin = time.perf_counter()
-    buffer = _ours(recording, rows, storage=folder / "stored", resume=True)
+    buffer = _ours(recording, rows, storage=folder / "stored", storage_mode="resume")
     result["load"] = time.perf_counter() - begin
     result["sample, cold"] = timed(buffer.sample, 256) * 1e6 / warm["memory"]
     return result

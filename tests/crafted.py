@@ -191,7 +191,7 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
         "load": lambda: read_through(load_checkpoint(folder, device="cpu", **env)),
         "repair": lambda: read_through(load_checkpoint(folder, device="cpu", repair=True, **env)),
         "shrink": lambda: read_through(load_checkpoint(folder, device="cpu", buffer_size=N_ROWS // 3, **env)),
-        "resume": lambda: new_buffer(kind, storage=folder, resume=True).close(),
+        "resume": lambda: new_buffer(kind, storage=folder, storage_mode="resume").close(),
     }
     outcomes = []
     for name, way in ways.items():

@@ -127,7 +127,7 @@ def main(way: str, folder: Path) -> None:
     exists = folder.is_dir() and any(folder.glob("*.log"))
     if way in ("storage", "prioritized"):
         sampler = {} if way == "storage" else {"sampler": "prioritized"}
-        buffer = new_buffer(storage=folder, resume=exists, **sampler)
+        buffer = new_buffer(storage=folder, storage_mode="resume" if exists else "create", **sampler)
     else:
         buffer = CompressedReplayBuffer.from_checkpoint(folder, device="cpu") if exists else new_buffer()
         buffer.save_checkpoint(folder)

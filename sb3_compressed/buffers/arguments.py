@@ -1,11 +1,11 @@
-"""Constructor arguments of compressed buffers: those of the parent class, shorthands, and deprecated ones."""
+"""Constructor arguments of compressed buffers: those of the parent class, and deprecated ones."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer, ReplayBuffer, RolloutBuffer
 
@@ -27,6 +27,14 @@ __all__ = [
     "warn_of_time_limits",
     "without_deprecated_auto",
 ]
+
+#: The arguments that version 0.3 accepted for each mode of storage.
+FLAGS_OF_MODES: dict[StorageMode, set[str]] = {
+    "create": set(),
+    "resume": {"resume"},
+    "overwrite": {"overwrite"},
+    "repair": {"resume", "repair"},
+}
 
 
 def parent_signature(cls: type, mixin: type) -> inspect.Signature:
@@ -159,22 +167,25 @@ def warn_of_time_limits(what: str) -> None:
 
 
 def storage_mode_of(storage_mode: StorageMode, kwargs: dict[str, Any]) -> StorageMode:
-    """Remove the shorthands of ``storage_mode`` from ``kwargs``; return the mode that both stand for.
+    """Remove ``resume``, ``overwrite`` and ``repair``, which are deprecated, from ``kwargs``; return the mode.
 
-    ``resume=True``, ``overwrite=True`` and ``resume=True, repair=True`` are the modes of these names.
+    ``storage_mode="create"`` cannot be told from its default, so other arguments add to it.
 
-    :raises StorageError: if they contradict each other
+    :raises StorageError: if they contradict each other or ``storage_mode``
     """
-    resume, overwrite, repair = (bool(kwargs.pop(name, False)) for name in ("resume", "overwrite", "repair"))
-    if repair and not resume and storage_mode != "repair":
-        raise StorageError("repair=True is for resume=True: it repairs the buffer that a folder contains")
-    if resume and overwrite:
-        raise StorageError("resume=True continues the buffer in a folder, overwrite=True replaces it: pass one of them")
-    shorthand: StorageMode = "repair" if repair else "resume" if resume else "overwrite" if overwrite else "create"
-    is_part = storage_mode == "repair" and shorthand == "resume"
-    if "create" not in (shorthand, storage_mode) and shorthand != storage_mode and not is_part:
-        raise StorageError(f"storage_mode={storage_mode!r} contradicts {shorthand}=True; pass one of them")
-    return storage_mode if shorthand == "create" or is_part else shorthand
+    given = {name: bool(kwargs.pop(name)) for name in ("resume", "overwrite", "repair") if name in kwargs}
+    if not given:
+        return storage_mode
+    meant = {name for name, value in given.items() if value} | FLAGS_OF_MODES.get(storage_mode, {storage_mode})
+    mode = next((mode for mode, flags in FLAGS_OF_MODES.items() if flags == meant), None)
+    what = ", ".join(f"{name}={value}" for name, value in given.items())
+    if mode is None:
+        raise StorageError(
+            f"{what} and storage_mode={storage_mode!r} contradict each other: pass storage_mode alone, one of "
+            f"{get_args(StorageMode)}"
+        )
+    warn_user(f"{what}: deprecated, pass storage_mode={mode!r} instead", DeprecationWarning)
+    return mode
 
 
 def merge_codec_kwargs(compression_kwargs: Mapping[str, Any] | None, kwargs: dict[str, Any]) -> dict[str, Any] | None:

@@ -89,8 +89,7 @@ class CompressedBuffer(BaseBuffer):
         one transaction: if the process is killed, the folder contains every ``add`` that was completed
     :param storage_mode: what to do if the folder contains a buffer: ``"create"`` raises, ``"resume"`` continues with
         the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
-        transitions, with a warning; ``repair_report`` lists them, except those of damaged commits at the very end.
-        ``resume=True``, ``overwrite=True`` and ``resume=True, repair=True`` are shorthands
+        transitions, with a warning; ``repair_report`` lists them, except those of damaged commits at the very end
     :param prefetch: deprecated, has no effect
     :param sampler: for replay buffers, which transitions a batch consists of: ``"uniform"`` for SB3's own sampling,
         another name of :func:`~sb3_compressed.samplers.available_samplers`, or a

@@ -53,7 +53,7 @@ def open_to_load(
         given.pop("buffer_size", None)
     rows = validate_integer("buffer_size", given["buffer_size"], 1) if "buffer_size" in given else 0
     if repair and follow:
-        raise StorageError("a folder cannot be followed and repaired at once; repair it with resume=True, repair=True")
+        raise StorageError("a folder cannot be followed and repaired at once; repair it with storage_mode='repair'")
     path = user_path(folder)
     if is_mixed(path):
         raise StorageError(f"{path} contains a mixed buffer: load it with load_checkpoint")
@@ -93,7 +93,7 @@ def buffer_from_store(
         if about_storage := sorted(STORAGE_ARGUMENTS & set(given)):
             raise StorageError(
                 f"the content of a folder is loaded into memory: pass {', '.join(about_storage)} to the constructor, "
-                "with resume=True to continue the buffer in that folder"
+                "with storage_mode='resume' to continue the buffer in that folder"
             )
         stored = _stored_arguments(cls, store, given)
         arguments = {**stored, **given}

@@ -41,7 +41,7 @@ class StoredReplay(SampledReplay):
         elif mode not in get_args(StorageMode):
             raise StorageError(f"storage_mode must be one of {get_args(StorageMode)}, got {mode!r}")
         elif mode != "create":
-            raise StorageError("resume, overwrite and repair are for storage=<folder>, got storage='memory'")
+            raise StorageError(f"storage_mode={mode!r} is for storage=<folder>, got storage='memory'")
 
     @cached_property
     def _checkpoints(self) -> CheckpointHistory:

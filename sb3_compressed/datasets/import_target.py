@@ -29,13 +29,13 @@ def import_target(
     if buffer is not None:
         yield buffer
         return
-    is_new = storage_mode_of(options.get("storage_mode", "create"), {**options}) in ("create", "overwrite")
-    created = new_buffer(*args, **options)
+    mode = storage_mode_of(options.pop("storage_mode", "create"), options)
+    created = new_buffer(*args, storage_mode=mode, **options)
     try:
         yield created
     except BaseException:
         storage = created._storage
-        if is_new and storage is not None:
+        if mode in ("create", "overwrite") and storage is not None:
             with suppress(OSError):
                 storage.store.log.close()  # without a flush, which may be what has failed
             shutil.rmtree(storage.folder, ignore_errors=True)

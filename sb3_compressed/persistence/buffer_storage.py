@@ -142,7 +142,7 @@ class BufferStorage:
             buffer_state.array_specs(buffer),
             values,
             overwrite=overwrite,
-            advice="pass resume=True to continue it, or overwrite=True to replace it",
+            advice="pass storage_mode='resume' to continue it, or 'overwrite' to replace it",
             lock=lock,
         )
         return cls(buffer, store, values)

@@ -19,6 +19,7 @@ from sb3_compressed.buffers.validation import validate_infos, validate_per_env
 from sb3_compressed.common.spaces import space_dtype
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.datasets.trajectory import Trajectory, add_steps
+from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.persistence.restoring import require_buffer
 from sb3_compressed.step import Step, with_last_observations
 
@@ -94,10 +95,19 @@ class RecordBuffer:
                 )
             space = spaces.Dict({**observations, **features})
         self._grows = buffer_size is None
+        mode = storage_mode_of(options.pop("storage_mode", "create"), options)
         if buffer_size is None:
-            buffer_size = _stored_buffer_size(**options) or INITIAL_STEPS * n_envs
+            buffer_size = _stored_buffer_size(options.get("storage", "memory"), mode) or INITIAL_STEPS * n_envs
         cls = CompressedDictReplayBuffer if isinstance(space, spaces.Dict) else CompressedReplayBuffer
-        self._buffer = cls(buffer_size, space, action_space, n_envs=n_envs, handle_timeout_termination=True, **options)
+        self._buffer = cls(
+            buffer_size,
+            space,
+            action_space,
+            n_envs=n_envs,
+            handle_timeout_termination=True,
+            storage_mode=mode,
+            **options,
+        )
         #: A step that is written when the features of the next observation are known, with arrays by name.
         self._waiting: Step | None = None
 
@@ -285,9 +295,8 @@ def _copy(argument: str, value: Any, space: spaces.Space[Any] | None, n_envs: in
         raise type(error)(f"{argument}: {error}") from None
 
 
-def _stored_buffer_size(storage: Any = "memory", storage_mode: Any = "create", **options: Any) -> int | None:
+def _stored_buffer_size(storage: StorageLocation, mode: StorageMode) -> int | None:
     """Return the number of transitions for which the buffer in a folder that is resumed has space."""
-    mode = storage_mode_of(storage_mode, options)
     if mode not in ("resume", "repair") or storage == "memory":
         return None
     with closing(open_to_load(storage, {}, repair=mode == "repair")) as store:

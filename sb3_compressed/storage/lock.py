@@ -120,7 +120,7 @@ class FolderLock:
         """Create and lock a new file in place of a deleted one, unless another process did."""
         lost = (
             f"{self._path} was deleted or replaced while this process was writing, so another process may write, too; "
-            "nothing more is written. Open the folder again with resume=True, and never delete that file"
+            "nothing more is written. Open the folder again with storage_mode='resume', and never delete that file"
         )
         try:
             file = FileIO(self._path, "x+b")

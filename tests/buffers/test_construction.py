@@ -184,46 +184,39 @@ def test_decompression_kwargs_are_merged_with_a_deprecation_warning() -> None:
     assert replay(decompression_kwargs=None).given_arguments["compression_kwargs"] is None
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"storage_mode": "continue"}, "'create', 'resume', 'overwrite', 'repair'"),
-        ({"repair": True}, "resume=True"),
-        ({"resume": True, "overwrite": True}, "one of them"),
-        ({"storage_mode": "overwrite", "resume": True}, "contradicts"),
-    ],
-)
-def test_contradictory_storage_modes_raise(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=message):
-        replay(storage=tmp_path / "buffer", **options)
-
-
-@pytest.mark.parametrize("options", [{"storage_mode": "resume"}, {"resume": True}, {"overwrite": True}])
-def test_storage_modes_need_a_folder(options: dict[str, Any]) -> None:
+def test_storage_modes_need_a_folder() -> None:
     with pytest.raises(StorageError, match="folder"):
-        replay(**options)
+        replay(storage_mode="resume")
 
 
 @pytest.mark.parametrize(
-    ("mode", "shorthands", "n_transitions"),
+    ("flags", "mode"),
     [
-        ("resume", {"resume": True}, 1),
-        ("repair", {"resume": True, "repair": True}, 1),
-        ("overwrite", {"overwrite": True}, 0),
+        ({"resume": False}, "create"),
+        ({"resume": True}, "resume"),
+        ({"overwrite": True, "resume": False}, "overwrite"),
+        ({"resume": True, "repair": True}, "repair"),
+        ({"storage_mode": "repair", "resume": True}, "repair"),
+        ({"repair": True}, None),
+        ({"resume": True, "overwrite": True}, None),
+        ({"storage_mode": "overwrite", "resume": True}, None),
     ],
 )
-def test_storage_modes_equal_their_shorthands(
-    mode: str, shorthands: dict[str, bool], n_transitions: int, tmp_path: Path
-) -> None:
-    zeros = np.zeros(1)
-    for options in ({"storage_mode": mode}, shorthands):
-        buffer = replay(storage=tmp_path / "buffer", overwrite=True)
-        buffer.add(np.zeros((1, 4, 84, 84), np.uint8), np.ones((1, 4, 84, 84), np.uint8), zeros, zeros, zeros, [{}])
-        buffer.close()
-        again = replay(storage=tmp_path / "buffer", **options)
-        assert again.size() == n_transitions
-        assert (again.repair_report is not None) == (mode == "repair")
-        again.close()
+def test_flags_of_old_versions_stand_for_storage_modes(flags: dict[str, Any], mode: str | None, tmp_path: Path) -> None:
+    folder, zeros = tmp_path / "buffer", np.zeros(1)
+    if mode != "create":
+        stored = replay(storage=folder)
+        stored.add(np.zeros((1, 4, 84, 84), np.uint8), np.ones((1, 4, 84, 84), np.uint8), zeros, zeros, zeros, [{}])
+        stored.close()
+    if mode is None:
+        with pytest.raises(StorageError, match="pass storage_mode"):
+            replay(storage=folder, **flags)
+        return
+    with pytest.warns(DeprecationWarning, match=f"storage_mode='{mode}'"):
+        buffer = replay(storage=folder, **flags)
+    assert buffer.size() == (mode in ("resume", "repair"))
+    assert (buffer.repair_report is not None) == (mode == "repair")
+    buffer.close()
 
 
 def test_dicts_of_the_caller_do_not_change() -> None:

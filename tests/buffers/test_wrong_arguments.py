@@ -165,7 +165,8 @@ def test_the_class_for_the_observation_space_is_named(cls: type[Any], space: spa
 
 @pytest.mark.parametrize("cls", ROLLOUTS)
 def test_storage_of_a_rollout_raises(cls: type[Any]) -> None:
-    for option in ({"storage": "folder"}, {"resume": True}, {"overwrite": True}):
+    options: list[dict[str, Any]] = [{"storage": "folder"}, {"storage_mode": "resume"}]
+    for option in options:
         with pytest.raises(StorageError, match=cls.__name__):
             new(cls, **option)
 
@@ -290,6 +291,6 @@ def test_counts_may_be_numpy_integers(size: Any, tmp_path: Path) -> None:
         save_checkpoint(loaded, tmp_path / load.__name__)
     if size is not None:
         with pytest.warns(UserWarning, match="do not fit") if size < 20 else nullcontext():
-            resumed = CompressedReplayBuffer(size, *SAVED, "cpu", storage=tmp_path / "folder", resume=True)
+            resumed = CompressedReplayBuffer(size, *SAVED, "cpu", storage=tmp_path / "folder", storage_mode="resume")
         assert resumed.size() == min(size, 20)
         resumed.close()

@@ -51,7 +51,7 @@ def filled(**options: Any) -> CompressedReplayBuffer:
 @pytest.mark.parametrize("kind", [str, Path])
 def test_folders_of_buffers(kind: Any, home: Path) -> None:
     filled(storage=kind("~/storage")).close()
-    CompressedReplayBuffer(100, *SPACES, "cpu", storage=kind("~/storage"), resume=True).close()
+    CompressedReplayBuffer(100, *SPACES, "cpu", storage=kind("~/storage"), storage_mode="resume").close()
     buffer = filled()
     save_checkpoint(buffer, kind("~/saved"))
     buffer.save_checkpoint(home / "saved")
@@ -65,8 +65,8 @@ def test_folders_of_buffers(kind: Any, home: Path) -> None:
 
 
 def test_recordings(home: Path) -> None:
-    for resume in (False, True):
-        buffer = RecordBuffer(*SPACES, storage="~/recording", resume=resume)
+    for mode in ("create", "resume"):
+        buffer = RecordBuffer(*SPACES, storage="~/recording", storage_mode=mode)
         buffer.close()
     assert (home / "recording").is_dir()
 

@@ -208,12 +208,12 @@ def test_storage_folders_of_earlier_versions_are_resumed(path: Path, tmp_path: P
     case, expected = cases.REPLAY[name_of(path)], contents_of(name_of(path), path)
     folder = unpacked(path, tmp_path / "storage")
     assert_contains(load_checkpoint(folder, device="cpu", **env_of(case)), expected)
-    buffer = case.new(storage=folder, resume=True)
+    buffer = case.new(storage=folder, storage_mode="resume")
     assert_contains(buffer, expected)
     assert_goes_on(buffer, case, expected)
     expected = {**cases.contents(buffer), **cases.sample(buffer)}
     buffer.close()
-    again = case.new(storage=folder, resume=True)
+    again = case.new(storage=folder, storage_mode="resume")
     assert_contains(again, expected)
     again.close()
 

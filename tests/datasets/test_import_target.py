@@ -47,17 +47,15 @@ def test_nothing_is_left_of_a_new_buffer_and_the_import_can_be_tried_again(
     assert load_checkpoint(folder, device="cpu").size() == 7
 
 
-@pytest.mark.parametrize("options", [{"storage_mode": "overwrite"}, {"overwrite": True}])
-def test_a_part_of_a_dataset_does_not_replace_a_buffer(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_part_of_a_dataset_does_not_replace_a_buffer(tmp_path: Path) -> None:
     stored(tmp_path / "buffer")
-    fail(storage=tmp_path / "buffer", **options)
+    fail(storage=tmp_path / "buffer", storage_mode="overwrite")
     assert not (tmp_path / "buffer").exists(), "what was there has been replaced, and this is a part only"
 
 
-@pytest.mark.parametrize("options", [{"storage_mode": "resume"}, {"resume": True}])
-def test_a_resumed_folder_keeps_its_transitions(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_resumed_folder_keeps_its_transitions(tmp_path: Path) -> None:
     stored(tmp_path / "buffer")
-    fail(storage=tmp_path / "buffer", **options)
+    fail(storage=tmp_path / "buffer", storage_mode="resume")
     assert load_checkpoint(tmp_path / "buffer", device="cpu").size() == 15
 
 

@@ -55,7 +55,7 @@ def test_a_folder_is_not_continued_with_fewer_shards(local_ray: None, tmp_path: 
     for mode in ("create", "resume", "overwrite"):
         with pytest.raises(StorageError, match="contains 2 shards, got n_shards=1: pass n_shards=2"):
             new_buffer("vector", 20, n_shards=1, storage_mode=mode, **options)
-    again = new_buffer("vector", 20, n_shards=3, resume=True, **options)
+    again = new_buffer("vector", 20, n_shards=3, storage_mode="resume", **options)
     assert again.n_transitions == 10
     again.close()
 

@@ -123,7 +123,7 @@ def flip(path: Path, offset: int) -> None:
 
 WAYS: dict[str, Any] = {
     "load": lambda folder: load_checkpoint(folder, repair=True, device="cpu"),
-    "resume": lambda folder: writer.new_buffer(storage=folder, resume=True, repair=True),
+    "resume": lambda folder: writer.new_buffer(storage=folder, storage_mode="repair"),
 }
 
 
@@ -176,7 +176,7 @@ def test_repair_of_an_intact_folder_drops_nothing(folder: Path) -> None:
     before = transitions(load_checkpoint(folder, device="cpu"))
     loaded = load_checkpoint(folder, repair=True, device="cpu")  # a warning fails this test
     assert hold_that_others_are_kept(loaded, before) == set()
-    resumed = writer.new_buffer(storage=folder, resume=True, repair=True)
+    resumed = writer.new_buffer(storage=folder, storage_mode="repair")
     assert hold_that_others_are_kept(resumed, before) == set()
     assert writer.hold_that_it_is_whole(resumed) == 99
     assert load_checkpoint(folder, device="cpu").repair_report is None
@@ -195,12 +195,10 @@ def test_repaired_buffer_can_be_saved_to_its_folder(folder: Path) -> None:
 
 
 def test_repair_of_a_folder_in_use_raises(folder: Path) -> None:
-    buffer = writer.new_buffer(storage=folder, resume=True)
+    buffer = writer.new_buffer(storage=folder, storage_mode="resume")
     with pytest.raises(StorageError, match="is being written to"):
         load_checkpoint(folder, repair=True)
     buffer.close()
-    with pytest.raises(StorageError, match="repair=True is for resume=True"):
-        writer.new_buffer(storage=folder, repair=True, overwrite=True)
     with pytest.raises(StorageError, match="followed"):
         load_checkpoint(folder, repair=True, follow=True)
 

@@ -35,7 +35,7 @@ def outcome(folder: Path) -> str:
     message = ""
     try:
         writer.hold_that_it_is_whole(CompressedReplayBuffer.from_checkpoint(folder, device="cpu"))
-        buffer = writer.new_buffer(storage=folder, resume=True)
+        buffer = writer.new_buffer(storage=folder, storage_mode="resume")
         last = writer.hold_that_it_is_whole(buffer)
         buffer.close()
     except (CorruptPayload, StorageError) as error:
@@ -85,7 +85,7 @@ def test_truncated_missing_or_exchanged_files_raise(way: str, folder: Path, tmp_
             start = rng.randrange(len(content) // 2)
             path.write_bytes(content[:start] + bytes(len(content) // 4) + content[start + len(content) // 4 :])
         elif way == "another's":
-            other = writer.new_buffer(storage=tmp_path / "other", overwrite=True)
+            other = writer.new_buffer(storage=tmp_path / "other", storage_mode="overwrite")
             writer.add_step(other, 1)
             other.close()
             path.write_bytes(next((tmp_path / "other").glob("*.log")).read_bytes())

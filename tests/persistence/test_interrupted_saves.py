@@ -119,26 +119,26 @@ def test_an_interrupted_flush_can_be_repeated(method: str, tmp_path: Path) -> No
             add(buffer, 20, 22)
         buffer.close()
         assert_saved(folder, buffer)
-        new(storage=folder, sampler="prioritized", resume=True).close()
+        new(storage=folder, sampler="prioritized", storage_mode="resume").close()
         del error
         return []
 
     interrupt_evenly(run, tmp_path, at_least=1000)
 
 
-@pytest.mark.parametrize("mode", [{}, {"resume": True}, {"overwrite": True}, {"resume": True, "repair": True}])
-def test_an_interrupted_constructor_releases_the_folder(mode: dict[str, bool], tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["create", "resume", "overwrite", "repair"])
+def test_an_interrupted_constructor_releases_the_folder(mode: str, tmp_path: Path) -> None:
     def run(folder: Path, at: Bytecode | None) -> list[Bytecode]:
-        if mode:
+        if mode != "create":
             add(buffer := new(storage=folder), 0, 19)
             buffer.close()
         if at is None:
-            found = bytecodes(lambda: new(storage=folder, **mode).close())
+            found = bytecodes(lambda: new(storage=folder, storage_mode=mode).close())
             # From then on the buffer owns the folder, and the traceback refers to the buffer.
             n_opening = max(number for number, (code, _) in enumerate(found) if code.co_name in ("_create", "_resume"))
             return found[: n_opening + 1]
-        error = interrupt(lambda: new(storage=folder, **mode), at)
-        new(storage=folder, overwrite=True).close()
+        error = interrupt(lambda: new(storage=folder, storage_mode=mode), at)
+        new(storage=folder, storage_mode="overwrite").close()
         del error
         return []
 

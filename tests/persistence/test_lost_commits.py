@@ -141,7 +141,7 @@ def test_commits_of_another_size_are_not_replayed(tmp_path: Path) -> None:
     for number in range(1, 81):
         add(buffer, number)
     buffer.close()
-    new(50, LARGE, storage=tmp_path / "a", compression_method="none", resume=True).close()
+    new(50, LARGE, storage=tmp_path / "a", compression_method="none", storage_mode="resume").close()
     path = files(tmp_path / "a")[-1]
     for record in records(path, PATCHES):
         shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -229,7 +229,7 @@ def test_flush_makes_steps_of_a_killed_process_durable(tmp_path: Path, monkeypat
     if not Path("/proc/self/fd").exists():
         pytest.skip("the names of open files cannot be found here")
     monkeypatch.setattr(os, "fsync", recorded)
-    resumed = new(storage=tmp_path / "a", resume=True)
+    resumed = new(storage=tmp_path / "a", storage_mode="resume")
     for number in range(51, 61):
         add(resumed, number)
     resumed.flush()

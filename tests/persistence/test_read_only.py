@@ -79,8 +79,8 @@ def read_and_write(folder: Path, other: Path) -> None:
     loaded = load_checkpoint(folder)
     writer.add_step(loaded, N_STEPS + 1)
     for way in (
-        lambda: writer.new_buffer(storage=folder, resume=True),
-        lambda: writer.new_buffer(storage=folder, overwrite=True),
+        lambda: writer.new_buffer(storage=folder, storage_mode="resume"),
+        lambda: writer.new_buffer(storage=folder, storage_mode="overwrite"),
         lambda: writer.new_buffer(storage=folder / "below"),
         lambda: save_checkpoint(loaded, folder),
         lambda: save_checkpoint(loaded, folder, overwrite=True),

@@ -158,7 +158,7 @@ def test_resumed_folders_continue_exactly(kind: str, sampler: str, tmp_path: Pat
             train(each, first)
             add(each, kind, first + 27, first + 30)
         buffer.close()
-        buffer = new(kind, sampler, storage=tmp_path, resume=True)
+        buffer = new(kind, sampler, storage=tmp_path, storage_mode="resume")
         assert_same_training(buffer, expected)
     buffer.close()
     assert verify(tmp_path) == []
@@ -182,7 +182,7 @@ def test_resized_buffers_keep_the_priorities_of_their_rows(kind: str, rows: int,
             buffer.close()
             is_cut = len(expected) > rows - (kind == "optimized")
             with pytest.warns(UserWarning, match="do not fit") if is_cut else nullcontext():
-                loaded = new(kind, "prioritized", rows, storage=folder, resume=True)
+                loaded = new(kind, "prioritized", rows, storage=folder, storage_mode="resume")
         else:
             save_checkpoint(buffer, folder)
             loaded = load_checkpoint(folder, device="cpu", buffer_size=rows * buffer.n_envs)
@@ -195,7 +195,7 @@ def test_resized_buffers_keep_the_priorities_of_their_rows(kind: str, rows: int,
         assert loaded.update_priorities(batch.indices, np.ones(BATCH)) == 0
         loaded.close()
         if storage:  # and what was written is consistent
-            again = new(kind, "prioritized", rows, storage=folder, resume=True)
+            again = new(kind, "prioritized", rows, storage=folder, storage_mode="resume")
             assert_same_training(again, loaded)
             again.close()
 
@@ -273,7 +273,7 @@ def test_failed_flush_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(OSError, match="no space left"):
         buffer.flush()
     buffer.close()
-    assert_same_training(new("vectors", "prioritized", storage=tmp_path, resume=True), buffer)
+    assert_same_training(new("vectors", "prioritized", storage=tmp_path, storage_mode="resume"), buffer)
 
 
 # -- other samplers than the stored one ------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def test_uniform_buffers_ignore_the_state(tmp_path: Path) -> None:
     follower = load_checkpoint(tmp_path, device="cpu", sampler="uniform", follow=True)
     follower.sample(8)
     with pytest.warns(UserWarning, match=r"contains the state of the sampler PrioritizedSampler.*sampler='uniform'"):
-        resumed = new("vectors", "uniform", storage=tmp_path, resume=True)
+        resumed = new("vectors", "uniform", storage=tmp_path, storage_mode="resume")
     add(resumed, "vectors", 60, 70)
     resumed.close()
     assert load_checkpoint(tmp_path, device="cpu").sampler is None, "it was removed from the folder"
@@ -326,7 +326,7 @@ def test_uniform_buffers_ignore_the_state(tmp_path: Path) -> None:
 def test_folders_without_state_begin_with_the_priority_of_new_transitions(storage: bool, tmp_path: Path) -> None:
     saved(tmp_path, "uniform")
     if storage:
-        buffer = new("vectors", "prioritized", storage=tmp_path, resume=True)
+        buffer = new("vectors", "prioritized", storage=tmp_path, storage_mode="resume")
     else:
         buffer = load_checkpoint(tmp_path, device="cpu", sampler="prioritized")
     train(buffer, 0, 1)
@@ -350,7 +350,7 @@ def test_other_arguments_continue_with_the_priorities(tmp_path: Path) -> None:
     other = PrioritizedSampler(beta=0.9, stratified=False)
     loaded = load_checkpoint(tmp_path, device="cpu", sampler=other)
     np.testing.assert_array_equal(loaded.sampler.priorities, buffer.sampler.priorities)
-    new("vectors", other, storage=tmp_path, resume=True).close()
+    new("vectors", other, storage=tmp_path, storage_mode="resume").close()
     assert load_checkpoint(tmp_path, device="cpu").sampler == other
 
 
@@ -402,7 +402,7 @@ def test_samplers_of_users_continue_exactly(kind: str, tmp_path: Path) -> None:
     assert loaded.sampler.n_draws == buffer.sampler.n_draws == 1
     assert_same_training(loaded, buffer)
     buffer.close()
-    assert_same_training(new(kind, StoredSampler(), storage=tmp_path / "storage", resume=True), buffer)
+    assert_same_training(new(kind, StoredSampler(), storage=tmp_path / "storage", storage_mode="resume"), buffer)
     smaller = load_checkpoint(tmp_path / "saved", buffer_size=20 * buffer.n_envs, **options)
     np.testing.assert_array_equal(np.unique(smaller.sampler.values)[-1:] >= 1, True)
     train(smaller, 0)
@@ -518,20 +518,20 @@ def test_damaged_states_raise_and_are_repaired(damage: dict[str, Any], folder: P
 def test_damaged_states_raise_in_any_way_and_are_repaired_in_their_folder(folder: Path) -> None:
     crafted.forge(folder, **DAMAGE["a priority is NaN"])
 
-    def resumed(**options: Any) -> Any:
-        return crafted.new_buffer("vectors", storage=folder, sampler="prioritized", resume=True, **options)
+    def opened(mode: str) -> Any:
+        return crafted.new_buffer("vectors", storage=folder, sampler="prioritized", storage_mode=mode)
 
     attempts: list[Callable[[], Any]] = [
         lambda: load_checkpoint(folder, device="cpu", follow=True),
         lambda: load_checkpoint(folder, device="cpu", buffer_size=10),
-        resumed,
+        lambda: opened("resume"),
     ]
     for attempt in attempts:
         with pytest.raises(CorruptStorage, match="the state of its sampler"):
             attempt()
     load_checkpoint(folder, device="cpu", sampler="uniform").sample(4)
     with pytest.warns(UserWarning, match="sampler"):
-        buffer = resumed(repair=True)
+        buffer = opened("repair")
     assert_repaired(buffer)
     buffer.close()
     assert (load_checkpoint(folder, device="cpu").sampler.priorities == 1).all()
@@ -652,11 +652,11 @@ def test_any_order_of_operations_continues_exactly(
             flushed = copy.deepcopy(expected.bound_sampler)
         elif operation == "reopen":
             buffer.close()
-            buffer = new(kind, sampler, storage=folder / "0", resume=True)
+            buffer = new(kind, sampler, storage=folder / "0", storage_mode="resume")
             flushed = copy.deepcopy(expected.bound_sampler)
         elif operation == "kill" and flushed is not None:
             buffer._storage.store.log.close()
-            buffer = new(kind, sampler, storage=folder / "0", resume=True)
+            buffer = new(kind, sampler, storage=folder / "0", storage_mode="resume")
             expected._bound_sampler = copy.deepcopy(flushed)
         elif operation == "save":
             buffer.save_checkpoint(folder / f"saved {number}")

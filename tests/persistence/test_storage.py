@@ -43,7 +43,7 @@ def test_buffer_in_a_folder_equals_one_in_memory_and_can_be_resumed(stream: Stre
             with pytest.raises(StorageError, match="reading only"):
                 transition.add_to(stored)
             hold_equal(stored, held)
-            stored = new(stream, storage=tmp_path, resume=True)
+            stored = new(stream, storage=tmp_path, storage_mode="resume")
             hold_equal(stored, held)
     hold_equal(stored, held)
     hold_equal(load_checkpoint(tmp_path, device="cpu"), held)
@@ -56,7 +56,7 @@ def test_folders_store_every_kind_of_codec(codec: str, stream: Stream, tmp_path:
     add(stream[-1][:120], stored, held)
     hold_equal(stored, held)
     stored.close()
-    resumed = new(stream, compression_method=codec, storage=tmp_path, resume=True)
+    resumed = new(stream, compression_method=codec, storage=tmp_path, storage_mode="resume")
     hold_equal(resumed, held)
     loaded = CompressedReplayBuffer.from_checkpoint(tmp_path, device="cpu")
     hold_equal(loaded, held)
@@ -76,7 +76,7 @@ def test_frames_are_stored_once_also_after_resuming(
         if number in (199, 299):
             stored.close()
             sizes.append(sum(path.stat().st_size for path in tmp_path.glob("*.log")))
-            stored = new(stream, storage=tmp_path, resume=True, compression_method="none", rows=300)
+            stored = new(stream, storage=tmp_path, storage_mode="resume", compression_method="none", rows=300)
     frame_nbytes = 84 * 84
     n_ends = sum(int(transition.done.sum()) for transition in transitions[200:300])
     # One new frame for each transition, and whole stacks at ends of episodes, and at most one when resuming.
@@ -108,7 +108,7 @@ def test_buffer_of_another_size_gets_the_newest_transitions_that_fit(
     else:
         n_removed = min(n_steps, ROWS) - size
         with pytest.warns(UserWarning, match="do not fit") if n_removed > 0 else nullcontext() as caught:
-            resized = new(stream, rows=size, storage=tmp_path, resume=True)
+            resized = new(stream, rows=size, storage=tmp_path, storage_mode="resume")
         if caught:
             assert f"the oldest {n_removed * stream[2]} transitions" in str(caught[0].message)
     kept = min(n_steps, ROWS, size)
@@ -119,7 +119,7 @@ def test_buffer_of_another_size_gets_the_newest_transitions_that_fit(
     hold_equal(resized, held)
     if way == "resume":
         resized.close()
-        hold_equal(new(stream, rows=size, storage=tmp_path, resume=True), held)
+        hold_equal(new(stream, rows=size, storage=tmp_path, storage_mode="resume"), held)
 
 
 def test_resizing_moves_the_episodes_of_hindsight() -> None:
@@ -145,25 +145,23 @@ def test_folder_with_a_buffer_raises_and_names_the_choices(stream: Stream, tmp_p
     stored = new(stream, storage=tmp_path)
     stream[-1][0].add_to(stored)
     stored.close()
-    with pytest.raises(StorageError, match=r"resume=True .* overwrite=True"):
+    with pytest.raises(StorageError, match=r"'resume' .* 'overwrite'"):
         new(stream, storage=tmp_path)
-    with pytest.raises(StorageError, match="pass one of them"):
-        new(stream, storage=tmp_path, resume=True, overwrite=True)
-    assert new(stream, storage=tmp_path, resume=True).size() == 1
-    assert new(stream, storage=tmp_path, overwrite=True).size() == 0
+    assert new(stream, storage=tmp_path, storage_mode="resume").size() == 1
+    assert new(stream, storage=tmp_path, storage_mode="overwrite").size() == 0
 
 
 def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: Stream, tmp_path: Path) -> None:
     space, action_space, n_envs, _ = stream
     with pytest.raises(StorageError, match="there is no folder"):
-        new(stream, storage=tmp_path / "missing", resume=True)
+        new(stream, storage=tmp_path / "missing", storage_mode="resume")
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(StorageError, match=r"contains other files, such as notes\.txt"):
         new(stream, storage=tmp_path)
     with pytest.raises(StorageError, match="contains no buffer"):
         CompressedReplayBuffer.from_checkpoint(tmp_path)
     with pytest.raises(StorageError, match="for storage=<folder>"):
-        new(stream, resume=True)
+        new(stream, storage_mode="resume")
     with pytest.raises(StorageError, match="rollout"):
         CompressedRolloutBuffer(8, space, action_space, "cpu", n_envs=n_envs, storage=tmp_path)
     in_memory = new(stream)
@@ -174,18 +172,18 @@ def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: S
     folder = tmp_path / "buffer"
     stored = new(stream, storage=folder)
     with pytest.raises(StorageError, match="another buffer"):
-        new(stream, storage=folder, resume=True)
+        new(stream, storage=folder, storage_mode="resume")
     stored.close()
     with pytest.raises(StorageError, match=rf"n_envs is {n_envs} in the folder and 1 here"):
-        CompressedReplayBuffer(100, space, action_space, device="cpu", storage=folder, resume=True)
+        CompressedReplayBuffer(100, space, action_space, device="cpu", storage=folder, storage_mode="resume")
     with pytest.raises(StorageError, match=r"codec delta .* codec zstd "):
-        new(stream, storage=folder, resume=True, compression_method="zstd")
+        new(stream, storage=folder, storage_mode="resume", compression_method="zstd")
     with pytest.raises(StorageError, match=r"action_space is Discrete\(4\) in the folder and Discrete\(9\) here"):
-        CompressedReplayBuffer(100, space, spaces.Discrete(9), n_envs=n_envs, storage=folder, resume=True)
+        CompressedReplayBuffer(100, space, spaces.Discrete(9), n_envs=n_envs, storage=folder, storage_mode="resume")
     other = spaces.Box(0, 255, (4, 80, 80), np.uint8)
     with pytest.raises(StorageError, match=r"observation_space is Box\(.*84.*in the folder and Box\(.*80.*here"):
-        CompressedReplayBuffer(100, other, action_space, n_envs=n_envs, storage=folder, resume=True)
-    assert new(stream, storage=folder, resume=True).size() == 0, "the folder is unchanged"
+        CompressedReplayBuffer(100, other, action_space, n_envs=n_envs, storage=folder, storage_mode="resume")
+    assert new(stream, storage=folder, storage_mode="resume").size() == 0, "the folder is unchanged"
 
 
 def test_an_array_that_shares_frames_with_a_stored_one_is_in_the_same_folder(stream: Stream, tmp_path: Path) -> None:

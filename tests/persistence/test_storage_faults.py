@@ -68,7 +68,7 @@ def test_failure_of_a_new_segment_loses_nothing(place: str, tmp_path: Path, monk
                 add_steps(buffer, 60)
         add_steps(buffer, 5)
         last = writer.hold_that_it_is_whole(buffer)
-        assert writer.hold_that_it_is_whole(writer.new_buffer(storage=killed(folder), resume=True)) == last
+        assert writer.hold_that_it_is_whole(writer.new_buffer(storage=killed(folder), storage_mode="resume")) == last
 
 
 def set_stored_arguments(folder: Path, **arguments: Any) -> None:
@@ -168,7 +168,7 @@ def test_next_observations_in_following_rows_are_stored(
     add(stream[-1][:n_steps], stored)
     n_stored = min(n_steps, 49 if n_steps > 50 else 50)
     with pytest.warns(UserWarning, match="do not fit") if n_stored > rows - 1 and rows < 50 else nullcontext():
-        resumed = new(stream, rows, storage=killed(tmp_path / "buffer"), resume=True, **options)
+        resumed = new(stream, rows, storage=killed(tmp_path / "buffer"), storage_mode="resume", **options)
     np.testing.assert_array_equal(resumed.observations[resumed.pos], stream[-1][n_steps - 1].next_obs)
     n_kept = resumed.pos if not resumed.full else rows - 1
     assert n_kept == min(n_steps, 49 if n_steps > 50 else 50, rows - 1 if rows != 50 else 50)
@@ -218,14 +218,14 @@ def test_deleted_buffer_releases_its_folder(stream: Stream, tmp_path: Path) -> N
     cycle: list[Any] = [stored]
     cycle.append(cycle)
     del stored, cycle
-    assert new(stream, storage=tmp_path, resume=True).size() == 1
+    assert new(stream, storage=tmp_path, storage_mode="resume").size() == 1
     gc.collect()
 
 
 def test_copying_a_folder_keeps_its_lock(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path / "buffer")
     killed(tmp_path / "buffer")  # opens and closes the lock file, too
-    script = "import sys, writer; writer.new_buffer(storage=sys.argv[1], overwrite=True)"
+    script = "import sys, writer; writer.new_buffer(storage=sys.argv[1], storage_mode='overwrite')"
     assert f"written to by the process {os.getpid()}" in outcome(script, tmp_path / "buffer").stderr
     stream[-1][0].add_to(stored)
 
@@ -239,7 +239,7 @@ def test_many_segments_need_few_open_files(tmp_path: Path, monkeypatch: pytest.M
     assert n_segments > 40
     buffer.close()
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
-    buffer = writer.new_buffer(storage=tmp_path, resume=True)
+    buffer = writer.new_buffer(storage=tmp_path, storage_mode="resume")
     writer.hold_that_it_is_whole(buffer)
     if before:
         # Each mapping has one descriptor, in CPython before 3.13.
@@ -344,8 +344,8 @@ def test_two_buffers_that_share_arrays_are_each_saved_completely(stream: Stream,
 def test_loading_with_storage_arguments_raises(stream: Stream, tmp_path: Path) -> None:
     buffer = new(stream)
     buffer.save_checkpoint(tmp_path / "checkpoint")
-    with pytest.raises(StorageError, match="resume, storage"):
-        load_checkpoint(tmp_path / "checkpoint", storage=tmp_path / "storage", resume=True)
+    with pytest.raises(StorageError, match="storage, storage_mode"):
+        load_checkpoint(tmp_path / "checkpoint", storage=tmp_path / "storage", storage_mode="resume")
     env = make_vec_env(BitFlippingEnv, 1)
     hindsight = CompressedHerReplayBuffer(50, env.observation_space, env.action_space, env, device="cpu")
     hindsight.save_checkpoint(tmp_path / "hindsight")

@@ -95,12 +95,6 @@ def test_unknown_storage_modes_list_the_known_ones(storage: str, mode: Any, tmp_
         filled(0, storage="memory" if storage == "memory" else tmp_path, storage_mode=mode)
 
 
-@pytest.mark.parametrize("options", [{"resume": True}, {"repair": True}, {"resume": True, "repair": True}])
-def test_shorthands_that_are_part_of_the_storage_mode_are_accepted(options: Any, tmp_path: Path) -> None:
-    filled(10, storage=tmp_path).close()
-    assert filled(0, storage=tmp_path, storage_mode="repair", **options).pos == 10
-
-
 def test_a_buffer_without_next_observations_is_taken_over(tmp_path: Path) -> None:
     options: dict[str, Any] = {"handle_timeout_termination": False}
     buffer, other = filled(5, **options), filled(9, seed=1, optimize_memory_usage=True, **options)

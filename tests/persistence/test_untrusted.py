@@ -167,7 +167,7 @@ def test_large_new_buffer_is_loaded_with_an_explicit_buffer_size(
         assert (found.buffer_size, found.pos) == (size, 1)
         assert found.observations[0].all()
         found.close()
-    crafted.new_buffer("images", buffer_size=size, storage=folder, resume=True).close()
+    crafted.new_buffer("images", buffer_size=size, storage=folder, storage_mode="resume").close()
 
 
 def test_large_space_is_loaded_if_it_is_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +203,8 @@ def test_only_regular_files_are_opened(which: str, kind: str, images: Path, tmp_
         (images / name).mkdir()
     path = re.escape(str(images / name))
     attempts: list[Callable[[], Any]] = [
-        lambda: crafted.new_buffer("images", storage=images, resume=True),
-        lambda: crafted.new_buffer("images", storage=images, overwrite=True),
+        lambda: crafted.new_buffer("images", storage=images, storage_mode="resume"),
+        lambda: crafted.new_buffer("images", storage=images, storage_mode="overwrite"),
         lambda: load_checkpoint(images, device="cpu"),
         lambda: load_checkpoint(images, device="cpu", follow=True),
     ]
@@ -222,7 +222,7 @@ def test_temporary_file_of_a_crash_is_replaced_not_followed(images: Path, tmp_pa
     (tmp_path / "victim").write_text("content")
     for number in range(1, 6):
         (images / f"{number:08}.unfinished").symlink_to(tmp_path / "victim")
-    buffer = crafted.new_buffer("images", storage=images, resume=True)
+    buffer = crafted.new_buffer("images", storage=images, storage_mode="resume")
     buffer._storage.store.write_snapshot()
     buffer.copy_checkpoint(tmp_path / "copy")
     buffer.close()
@@ -326,9 +326,9 @@ def test_declared_length_of_a_record_takes_no_memory(images: Path, opener: craft
 
 
 def test_writer_that_lost_its_folder_raises(images: Path) -> None:
-    buffer = crafted.new_buffer("images", storage=images, resume=True)
+    buffer = crafted.new_buffer("images", storage=images, storage_mode="resume")
     (images / "lock").unlink()
-    other = crafted.new_buffer("images", storage=images, resume=True)
+    other = crafted.new_buffer("images", storage=images, storage_mode="resume")
     with pytest.raises(StorageError, match="deleted or replaced"):
         buffer.flush()
     step = np.ones((1, 4, 12, 12), np.uint8)
@@ -362,7 +362,7 @@ def test_segments_can_have_any_numbers(images: Path, opener: crafted.Opener) -> 
     store.log.next_number = 99_999_990
     store.write_snapshot()
     store.close()
-    buffer = crafted.new_buffer("images", storage=images, resume=True)
+    buffer = crafted.new_buffer("images", storage=images, storage_mode="resume")
     step = np.ones((1, 4, 12, 12), np.uint8)
     for _ in range(3):
         buffer.add(step, step, np.zeros(1), np.ones(1), np.zeros(1), [{}])
@@ -382,7 +382,7 @@ def test_arrays_that_do_not_fit_the_metadata_raise(images: Path) -> None:
 
     crafted.forge(images, change)
     with pytest.raises(StorageError, match=rf"{re.escape(str(images))}.*: it contains rewards <f4 .*instead of <f4"):
-        crafted.new_buffer("images", storage=images, resume=True)
+        crafted.new_buffer("images", storage=images, storage_mode="resume")
 
 
 def test_a_space_written_in_another_way_is_the_same(images: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_space_written_in_another_way_is_the_same(images: Path) -> None:
         return manifest
 
     crafted.forge(images, change)
-    buffer = crafted.new_buffer("images", storage=images, resume=True)
+    buffer = crafted.new_buffer("images", storage=images, storage_mode="resume")
     assert buffer.size() == crafted.N_ROWS
     buffer.close()
 
@@ -443,4 +443,4 @@ def test_a_repair_of_a_damaged_folder_rejects_invalid_values(name: str, images: 
     with pytest.raises(CorruptStorage, match=f"its values are invalid: .*{name}"):
         load_checkpoint(images, device="cpu", repair=True)
     with pytest.raises(CorruptStorage, match=f"its values are invalid: .*{name}"):
-        crafted.new_buffer("images", storage=images, resume=True, repair=True)
+        crafted.new_buffer("images", storage=images, storage_mode="repair")

@@ -154,6 +154,8 @@ def test_stacks_in_a_folder_are_loaded_as_plain_arrays(shape: tuple[int, ...], t
         save_checkpoint(loaded, tmp_path / "folder")
         loaded = load_checkpoint(tmp_path / "folder")
     loaded.close()
-    buffer = CompressedReplayBuffer(120, space, action_space, n_envs=n_envs, storage=tmp_path / "folder", resume=True)
+    buffer = CompressedReplayBuffer(
+        120, space, action_space, n_envs=n_envs, storage=tmp_path / "folder", storage_mode="resume"
+    )
     np.testing.assert_array_equal([buffer.observations[:], buffer.next_observations[:]], wanted)
     buffer.close()

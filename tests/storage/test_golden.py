@@ -23,7 +23,7 @@ def test_golden_folder_of_each_version_is_read_and_continued(golden: Path, tmp_p
     folder = Path(shutil.copytree(golden, tmp_path / "buffer"))
     assert verify(folder) == []
     assert writer.hold_that_it_is_whole(load_checkpoint(folder, device="cpu")) == writer.GOLDEN_STEPS
-    buffer = writer.new_buffer(storage=folder, resume=True)
+    buffer = writer.new_buffer(storage=folder, storage_mode="resume")
     writer.hold_that_it_is_whole(buffer)
     for number in range(writer.GOLDEN_STEPS + 1, writer.GOLDEN_STEPS + 40):
         writer.add_step(buffer, number)
