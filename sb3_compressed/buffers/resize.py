@@ -1,13 +1,18 @@
-"""``resize``: replace a replay buffer by a larger one with the same content."""
+"""``resize`` and ``copy_newest``: the content of a replay buffer in one of another size."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sb3_compressed.buffers.replay import CompressedReplay
-from sb3_compressed.persistence.ring_resize import copy_newest
+import numpy as np
 
-__all__ = ["resize"]
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers.replay import CompressedReplay
+from sb3_compressed.persistence import buffer_state
+from sb3_compressed.persistence.ring_resize import RingResize
+from sb3_compressed.samplers.replay_ring import ReplayRing
+
+__all__ = ["copy_newest", "resize"]
 
 
 def resize(buffer: CompressedReplay, buffer_size: int) -> None:
@@ -36,3 +41,28 @@ def resize(buffer: CompressedReplay, buffer_size: int) -> None:
     if buffer.is_in_memory:
         copy_newest(buffer, resized)
     buffer.take_over(resized)
+
+
+def copy_newest(buffer: ReplayRing, resized: ReplayRing) -> None:
+    """Copy the newest rows of a buffer in memory that fit to a new one of the same kind, and the state of its sampler.
+
+    Neither may be one of hindsight replay.
+    """
+    ring = RingResize(buffer.pos, buffer.buffer_size, resized.buffer_size, full=buffer.full)
+    new_arrays = buffer_state.named_arrays(resized)
+    for name, array in buffer_state.named_arrays(buffer).items():
+        if isinstance(array, CompressedArray):  # with its trained codec and frames to share
+            buffer_state.put_array(resized, name, array.resized(resized.buffer_size, ring.kept))
+        else:
+            new_arrays[name][: len(ring.kept)] = array[ring.kept]
+    resized.pos, resized.full = ring.pos, ring.full
+    if (bound := buffer.bound_sampler) is None or (new_bound := resized.bound_sampler) is None:
+        return
+    bound.prepare_to_save(buffer)
+    state = bound.sampler.state_dict()
+    for name, value in state.items():
+        if isinstance(value, np.ndarray) and value.ndim and len(value) == bound.n_rows * bound.n_envs:
+            rows = value.reshape(bound.n_rows, bound.n_envs, *value.shape[1:])
+            state[name] = ring.moved(rows).reshape(-1, *value.shape[1:])
+    new_bound.load(state, bound.n_written - bound.n_new, bound.n_new, len(ring.kept))
+    new_bound.catch_up(resized)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import layout_to_state
 from sb3_compressed.buffers.observations import take
+from sb3_compressed.buffers.resize import copy_newest
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS, EncodedRows
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
-from sb3_compressed.persistence.ring_resize import copy_newest
 from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 

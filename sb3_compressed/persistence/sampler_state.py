@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.config import DTYPES, to_json
 from sb3_compressed.errors import CodecError, CorruptStorage, StorageError
+from sb3_compressed.persistence.ring_resize import RingResize
 from sb3_compressed.samplers.config import sampler_from_config, sampler_to_config
 from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.storage.damaged_store import DamagedStore
@@ -24,7 +25,6 @@ from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import SAMPLER
 
 if TYPE_CHECKING:
-    from sb3_compressed.persistence.ring_resize import RingResize
     from sb3_compressed.samplers.bound_sampler import BoundSampler
     from sb3_compressed.storage.array_store import ArrayStore
 
