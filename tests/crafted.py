@@ -161,7 +161,7 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
     :raises Exception: if it is not an error that reports a damaged or unsuitable folder
     """
     from sb3_compressed.buffers.description import describe
-    from sb3_compressed.buffers.stored_buffer import open_to_describe
+    from sb3_compressed.buffers.loading import open_to_read
     from sb3_compressed.cli.sources import find_source
     from sb3_compressed.datasets import trajectories
     from sb3_compressed.datasets.episode_statistics import episode_statistics
@@ -169,7 +169,7 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
     env: dict[str, Any] = {"env": None} if kind == "hindsight" else {}
 
     def inspect() -> None:
-        buffer = open_to_describe(find_source(folder).path)
+        buffer = open_to_read(find_source(folder).path)
         describe(buffer)
         episode_statistics([*trajectories(buffer)])
         buffer.close()

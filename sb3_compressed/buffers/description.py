@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.memory_statistics import statistics_of
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.persistence.buffer_state import OBSERVATIONS, is_observation, named_arrays
 from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.samplers.config import sampler_to_config
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.buffers import ReplayBuffer
-
-    from sb3_compressed.buffers.stored_buffer import StoredBuffer
 
 __all__ = ["describe"]
 
@@ -22,8 +20,8 @@ __all__ = ["describe"]
 N_BINS = 20
 
 
-def describe(buffer: ReplayBuffer | StoredBuffer) -> dict[str, Any]:
-    """Describe a replay buffer, of this package, SB3's own or that in a folder, for JSON.
+def describe(buffer: ReplayBuffer) -> dict[str, Any]:
+    """Describe a replay buffer, of this package or SB3's own, for JSON.
 
     Takes constant time, and decodes nothing; see :func:`~sb3_compressed.buffer_statistics`.
 
@@ -43,10 +41,9 @@ def describe(buffer: ReplayBuffer | StoredBuffer) -> dict[str, Any]:
     arrays = named_arrays(buffer)
     payload: float | None
     memory: int
-    compressed: Any = buffer if hasattr(buffer, "raw_observations_nbytes") else None  # its class may not be imported
-    if compressed is not None:
-        raw = compressed.raw_observations_nbytes / max(n_slots, 1)
-        statistics = statistics_of(compressed)
+    if isinstance(buffer, CompressedBuffer):
+        raw = buffer.raw_observations_nbytes / max(n_slots, 1)
+        statistics = statistics_of(buffer)
         payload = statistics.payload_nbytes_per_transition
         memory, sb3_memory = statistics.loaded_memory_nbytes, statistics.raw_memory_nbytes
     else:
@@ -57,7 +54,7 @@ def describe(buffer: ReplayBuffer | StoredBuffer) -> dict[str, Any]:
         payload = None
     sampler = getattr(buffer, "sampler", None)
     description = {
-        "class": getattr(buffer, "class_name", type(buffer).__name__),
+        "class": type(buffer).__name__,
         "observation_space": str(buffer.observation_space),
         "action_space": str(buffer.action_space),
         "n_envs": buffer.n_envs,

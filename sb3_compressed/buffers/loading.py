@@ -12,8 +12,7 @@ from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.buffers.mixed import MixedReplayBuffer
 from sb3_compressed.buffers.mixed_checkpoint import is_mixed
-from sb3_compressed.buffers.replay import CompressedReplay
-from sb3_compressed.buffers.stored_buffer import CLASSES
+from sb3_compressed.buffers.replay import CLASSES, CompressedReplay
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.sampler_state import stored_config

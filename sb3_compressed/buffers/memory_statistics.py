@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from stable_baselines3.common.buffers import BaseBuffer
 
     from sb3_compressed.buffers.base import CompressedBuffer
-    from sb3_compressed.buffers.stored_buffer import StoredBuffer
 
 __all__ = ["BufferStatistics", "buffer_statistics", "statistics_of"]
 
@@ -103,8 +102,8 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
     return statistics_of(buffer, max_slots)
 
 
-def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192) -> BufferStatistics:
-    """Return the current size of a compressed buffer, which may be that in a folder; see :func:`buffer_statistics`."""
+def statistics_of(buffer: CompressedBuffer, max_slots: int = 8192) -> BufferStatistics:
+    """Return the current size of a compressed buffer; see :func:`buffer_statistics`."""
     by_key: dict[Key, list[Any]] = {}
     for key, array in buffer._arrays():
         by_key.setdefault(key, []).append(array)
@@ -118,7 +117,6 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
     ]
     others_nbytes = filled * sum(array.nbytes for array in others)
     raw_nbytes = filled * buffer.raw_observations_nbytes
-    pool = getattr(buffer, "_batch_pool", None)
     is_in_memory = getattr(buffer, "is_in_memory", True)
     full = sum(  # of a folder, the tables are in memory, and do not grow
         _full_nbytes(arrays, part, filled) if is_in_memory else part.nbytes
@@ -132,16 +130,14 @@ def statistics_of(buffer: CompressedBuffer | StoredBuffer, max_slots: int = 8192
         payload_nbytes=round(payload),
         frames=round(sum(part.n_frames for part in parts)),
         stored_frames=round(sum(part.n_payloads for part in parts)),
-        batch_memory_nbytes=0 if pool is None else pool.nbytes,
+        batch_memory_nbytes=buffer._batch_pool.nbytes,
         loaded_memory_nbytes=round(sum(part.loaded_nbytes for part in parts) + others_nbytes),
         raw_memory_nbytes=round(raw_nbytes + others_nbytes),
         full_memory_nbytes=round(full + sum(array.nbytes for array in others)) if filled else 0,
     )
 
 
-def _part(
-    arrays: Sequence[Any], buffer: CompressedBuffer | StoredBuffer, filled: float, max_slots: int
-) -> MemoryEstimate:
+def _part(arrays: Sequence[Any], buffer: CompressedBuffer, filled: float, max_slots: int) -> MemoryEstimate:
     """Return the size of the observations and, if there are any, next observations of one key.
 
     :param filled: fraction of the buffer that is written
@@ -175,7 +171,7 @@ def _full_nbytes(arrays: Sequence[Any], part: MemoryEstimate, filled: float) -> 
     return fixed + (part.nbytes - fixed) / filled if filled else fixed
 
 
-def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: CompressedBuffer | StoredBuffer) -> bool:
+def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: CompressedBuffer) -> bool:
     """Return whether a codec of a buffer is among others; those that were read from a folder are other objects."""
     if any(codec is other for other in codecs):
         return True
@@ -183,7 +179,7 @@ def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: C
     return is_on_disk and codec_digest(codec) in map(codec_digest, codecs)
 
 
-def _written(buffer: CompressedBuffer | StoredBuffer) -> tuple[int, int]:
+def _written(buffer: CompressedBuffer) -> tuple[int, int]:
     """Return the oldest row and the number of written rows from there on, around the end of the ring."""
     # With optimize_memory_usage, the row after the newest contains its next observations.
     n_more = int(bool(getattr(buffer, "optimize_memory_usage", False)) and buffer.size() > 0)

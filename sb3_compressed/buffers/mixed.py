@@ -21,13 +21,13 @@ from sb3_compressed.buffers.arguments import warn_of_prefetch
 from sb3_compressed.buffers.mixed_checkpoint import MixedManifest, new_parts, part_folder
 from sb3_compressed.buffers.mixed_source import MixedSource
 from sb3_compressed.buffers.replay import (
+    CLASSES,
     CompressedDictReplayBuffer,
     CompressedNStepReplayBuffer,
     CompressedReplay,
     CompressedReplayBuffer,
 )
 from sb3_compressed.buffers.sequences import SequenceSamples
-from sb3_compressed.buffers.stored_buffer import CLASSES
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path

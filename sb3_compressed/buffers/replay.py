@@ -44,7 +44,7 @@ from sb3_compressed.samplers.bound_sampler import BoundSampler
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CompressedDictReplayBuffer", "CompressedReplay", "CompressedReplayBuffer", "Transitions"]
+__all__ = ["CLASSES", "CompressedDictReplayBuffer", "CompressedReplay", "CompressedReplayBuffer", "Transitions"]
 
 #: Attributes that copies and pickles leave out: the folder, and the folders of checkpoints.
 NOT_COPIED = {"_storage", "_checkpoints"}
@@ -409,6 +409,13 @@ class CompressedDictReplayBuffer(CompressedReplay, DictReplayBuffer):
     """
 
 
+#: Names in this module of the classes whose folders can be loaded.
+CLASSES = (
+    "CompressedDictReplayBuffer",
+    "CompressedHerReplayBuffer",
+    "CompressedNStepReplayBuffer",
+    "CompressedReplayBuffer",
+)
 #: The modules of classes that pickles up to version 0.3 import from here.
 MOVED = {"CompressedHerReplayBuffer": "her", "CompressedNStepReplayBuffer": "n_step"}
 

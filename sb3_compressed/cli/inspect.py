@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from typing import Any
 
 import typer
@@ -56,14 +55,11 @@ def inspect(path: SourcePath, unpickle: Unpickle = False, as_json: Json = False)
 
 
 def _description(source: BufferSource) -> dict[str, Any]:
-    # From these modules, since other ones of their packages import SB3.
     from sb3_compressed.buffers.description import describe
-    from sb3_compressed.buffers.stored_buffer import open_to_describe
     from sb3_compressed.datasets.episode_statistics import episode_statistics
     from sb3_compressed.datasets.trajectory import trajectories
 
-    opened = open_source(source, unpickle=True) if source.is_pickle else closing(open_to_describe(source.path))
-    with opened as buffer:
+    with open_source(source, unpickle=True) as buffer:
         return {**describe(buffer), "episodes": episode_statistics([*trajectories(buffer)])}
 
 

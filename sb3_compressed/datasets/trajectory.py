@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.slot_store import are_equal_slots
+from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.persistence.ring_resize import rows_by_age
 
@@ -246,8 +247,6 @@ def add_steps(buffer: ReplayBuffer, episode: Any) -> None:
     :param episode: a :class:`TrajectoryPart`, or an episode of Minari: ``observations`` ``(n_steps + 1, ...)`` or a
         dict of such arrays, ``actions``, ``rewards``, ``terminations`` and ``truncations``
     """
-    from sb3_compressed.buffers.replay import CompressedReplay  # imports SB3
-
     obs: Any = tree_map(lambda values: values[:-1, np.newaxis], episode.observations)
     next_obs: Any = tree_map(lambda values: values[1:, np.newaxis], episode.observations)
     if isinstance(obs, dict) and not isinstance(buffer, CompressedReplay):  # extend of SB3 takes a dict for each step

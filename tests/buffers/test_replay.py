@@ -15,12 +15,14 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv, add_all, assert_same_batch, n_episode_ends, new_buffer, same_draws
 
+import sb3_compressed
 from sb3_compressed import (
     CompressedArray,
     CompressedDictReplayBuffer,
     CompressedReplayBuffer,
     available_codecs,
 )
+from sb3_compressed.buffers import replay
 
 ROWS = 70  # an odd number of laps fits into the recorded steps
 
@@ -152,3 +154,10 @@ def test_a_buffer_is_extended_by_the_arrays_of_another_one(cls: Any) -> None:
     buffers[1].extend(first.observations, first.next_observations, first.actions, first.rewards, first.dones, infos)
     assert buffers[1].timeouts.ravel().tolist() == [0, 0, 1, 0, 0]
     assert_same_batch(*same_draws(*[lambda buffer=buffer: buffer.sample(20) for buffer in buffers], seed=0))
+
+
+def test_the_folders_of_all_classes_can_be_loaded() -> None:
+    names = {name for name in sb3_compressed.buffers.__all__ if name.endswith("ReplayBuffer")}
+    assert {*replay.CLASSES} == names - {"MixedReplayBuffer"}
+    # Pickles up to version 0.3 import all of them from one module.
+    assert all(getattr(replay, name) is getattr(sb3_compressed, name) for name in replay.CLASSES)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
 from sb3_compressed import MixedReplayBuffer
+from sb3_compressed.buffers.loading import open_to_read
 from sb3_compressed.datasets import trajectories
 from sb3_compressed.datasets.trajectory import add_steps
 
@@ -44,6 +47,17 @@ def test_an_episode_that_stops_without_done_has_no_end(stream: Stream) -> None:
     position = np.cumsum([length for length, _ in lengths]).tolist()
     assert 30 in position
     assert lengths[position.index(30)][1] is bool(recorded[29].done[0])
+
+
+def test_episodes_continue_across_the_files_of_a_folder(stream: Stream, tmp_path: Path) -> None:
+    buffer, expected = filled(stream, 20, ROWS, storage=tmp_path), filled(stream, 40, ROWS)
+    buffer._storage.store.write_snapshot()  # the next observation is stored in another file than the one before
+    for transition in stream[-1][20:40]:
+        transition.add_to(buffer)
+    with closing(open_to_read(tmp_path)) as opened:
+        rows, expected_rows = ([each.rows.tolist() for each in trajectories(each)] for each in (opened, expected))
+    assert rows == expected_rows
+    buffer.close()
 
 
 @pytest.mark.parametrize("n_steps", [60, ROWS, 130])
