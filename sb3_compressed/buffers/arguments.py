@@ -20,6 +20,7 @@ __all__ = [
     "bind_parent_arguments",
     "merge_codec_kwargs",
     "parent_signature",
+    "require_storable",
     "storage_mode_of",
     "suggest_argument",
     "takes_dicts",
@@ -186,6 +187,21 @@ def storage_mode_of(storage_mode: StorageMode, kwargs: dict[str, Any]) -> Storag
         )
     warn_user(f"{what}: deprecated, pass storage_mode={mode!r} instead", DeprecationWarning)
     return mode
+
+
+def require_storable(cls: type, storage: Any, mode: StorageMode) -> None:
+    """Raise if a buffer of a class cannot be stored where its arguments ``storage`` and ``storage_mode`` select.
+
+    :raises StorageError: then
+    """
+    if storage == "memory" and mode == "create":
+        return
+    if issubclass(cls, RolloutBuffer):
+        raise StorageError(f"storage is for replay buffers; a {cls.__name__} is refilled at each rollout")
+    if mode not in get_args(StorageMode):
+        raise StorageError(f"storage_mode must be one of {get_args(StorageMode)}, got {mode!r}")
+    if storage == "memory":
+        raise StorageError(f"storage_mode={mode!r} is for storage=<folder>, got storage='memory'")
 
 
 def merge_codec_kwargs(compression_kwargs: Mapping[str, Any] | None, kwargs: dict[str, Any]) -> dict[str, Any] | None:

@@ -34,6 +34,7 @@ from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
     merge_codec_kwargs,
     parent_signature,
+    require_storable,
     storage_mode_of,
     takes_dicts,
     warn_of_prefetch,
@@ -51,9 +52,9 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.common.memory_warning import warn_of_estimate
 from sb3_compressed.common.spaces import Key
 from sb3_compressed.common.threads import validate_num_threads
-from sb3_compressed.errors import ObservationSpaceError, StorageError
+from sb3_compressed.errors import ObservationSpaceError
 from sb3_compressed.persistence import buffer_state
-from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
+from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageLocation, StorageMode
 from sb3_compressed.samplers import Sampler
 
 __all__ = ["CompressedBuffer", "Methods"]
@@ -152,6 +153,7 @@ class CompressedBuffer(BaseBuffer):
         compression_method, compression_kwargs = without_deprecated_auto(compression_method, compression_kwargs)
         self.compression_method = compression_method
         storage_mode = storage_mode_of(storage_mode, kwargs)
+        require_storable(type(self), storage, storage_mode)
 
         options = {
             "compression_method": compression_method, "compression_kwargs": compression_kwargs, "dtypes": dtypes,
@@ -170,32 +172,23 @@ class CompressedBuffer(BaseBuffer):
         )  # fmt: skip
         #: For each key with compressed observations, an unwritten array that its arrays are created from.
         self._new_arrays: dict[Key, CompressedArray] = {}
-        self._construct_parent(self._adapt_arguments(arguments))
+        self._construct_parent(arguments)
         self._batch_pool = BatchPool()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
         self._set_sampler(sampler)
         warn_of_prefetch(prefetch)
-        self._open_storage(storage, storage_mode)
+        if on_disk:
+            ring: Any = self  # only replay buffers are stored in folders
+            ring._storage = BufferStorage.open(ring, storage, storage_mode)
+            ring.repair_report = ring._storage.repair_report
         self._formats = formats_of(self)
         if not on_disk:
             self._warn_of_memory()
 
-    def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments for the parent's constructor."""
-        return arguments
-
     def _construct_parent(self, arguments: dict[str, Any]) -> None:
         """Call the constructor of the parent class."""
         super().__init__(**arguments)
-
-    def _open_storage(self, storage: Any, mode: StorageMode) -> None:
-        """Store compressed observations as the options select: in memory or in a folder.
-
-        :raises StorageError: if that is not possible
-        """
-        if storage != "memory" or mode != "create":
-            raise StorageError(f"storage is for replay buffers; a {type(self).__name__} is refilled at each rollout")
 
     def _set_sampler(self, sampler: str | Sampler) -> None:
         """Select which transitions a batch consists of.

@@ -52,10 +52,10 @@ class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
 
     REIMPLEMENTED: ClassVar[Methods] = (*CompressedReplay.REIMPLEMENTED, NStepReplayBuffer._get_samples)
 
-    def _adapt_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _construct_parent(self, arguments: dict[str, Any]) -> None:
         if arguments.get("n_steps", 3) > 1 and not arguments.get("handle_timeout_termination", True):
             warn_of_time_limits("n-step returns")
-        return super()._adapt_arguments(arguments)
+        super()._construct_parent(arguments)
 
     def _transitions_at(
         self,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.assignment import assign_values
 from sb3_compressed.common.interrupts import deferred_interrupts
+from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence import buffer_state
@@ -82,13 +83,21 @@ class BufferStorage:
     :param buffer: the buffer, whose arrays become those of the store
     :param store: the open folder
     :param values: its values
+    :param repair_report: what was excluded when it was opened with a repair
     """
 
-    def __init__(self, buffer: ReplayRing, store: ArrayStore, values: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        buffer: ReplayRing,
+        store: ArrayStore,
+        values: dict[str, Any],
+        repair_report: RepairReport | None = None,
+    ) -> None:
         store.slots.prepare()
         bind(buffer, store)
         restore_values(buffer, store, values)
         self.store = store
+        self.repair_report = repair_report
         #: Whether another process may write to the folder, and this one only reads it.
         self.is_follower = not store.log.is_writable
         #: Rows that were changed and are not committed.
@@ -115,19 +124,20 @@ class BufferStorage:
         )
 
     @classmethod
-    def open(cls, buffer: ReplayRing, folder: Path, mode: StorageMode) -> tuple[BufferStorage, RepairReport | None]:
+    def open(cls, buffer: ReplayRing, location: StorageLocation | ArrayStore, mode: StorageMode) -> BufferStorage:
         """Open a folder for a new buffer, and load into the buffer what the folder contains.
 
-        :return: the storage, and with ``"repair"`` what was excluded
+        :param location: the folder, or an open store that the buffer follows
         :raises StorageError: if the folder contains a buffer and the mode is ``"create"``, or a buffer of another kind
         :raises CorruptStorage: if the folder is damaged
         """
-        if mode not in get_args(StorageMode):
-            raise StorageError(f"storage_mode must be one of {get_args(StorageMode)}, got {mode!r}")
+        if isinstance(location, ArrayStore):
+            return cls._follow(buffer, location)
+        folder = user_path(location)
         lock = FolderLock(folder)
         try:
             if mode in ("create", "overwrite"):
-                return cls._create(buffer, folder, lock, overwrite=mode == "overwrite"), None
+                return cls._create(buffer, folder, lock, overwrite=mode == "overwrite")
             return cls._resume(buffer, folder, lock, is_damaged=mode == "repair")
         except BaseException:
             lock.release()
@@ -148,9 +158,7 @@ class BufferStorage:
         return cls(buffer, store, values)
 
     @classmethod
-    def _resume(
-        cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, is_damaged: bool
-    ) -> tuple[BufferStorage, RepairReport | None]:
+    def _resume(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, is_damaged: bool) -> BufferStorage:
         report = None
         open_store = open_damaged if is_damaged else ArrayStore.open
         store = open_store(folder, writable=True, rows=buffer.buffer_size, lock=lock)
@@ -181,13 +189,13 @@ class BufferStorage:
                 store.replace_content(
                     buffer_state.metadata(buffer), buffer_state.array_specs(buffer), arrays, values, codecs
                 )
-            return cls(buffer, store, values), report
+            return cls(buffer, store, values, report)
         except BaseException:
             store.close()
             raise
 
     @classmethod
-    def follow(cls, buffer: ReplayRing, store: ArrayStore) -> BufferStorage:
+    def _follow(cls, buffer: ReplayRing, store: ArrayStore) -> BufferStorage:
         """Read a folder in place, to which another process may be writing.
 
         :param store: the folder, open for reading
