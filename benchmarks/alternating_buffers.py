@@ -223,6 +223,19 @@ def table(results: Results) -> str:
     return markdown(header, rows)
 
 
+def readme_table(results: Results) -> str:
+    """Return a row per training with torch on one thread: memory of ``auto`` and time with it."""
+    rows = []
+    for label, of_label in results.items():
+        training, _, setting = label.rpartition(", torch on ")
+        found = of_label.get("auto", {})
+        if setting == "1 thread" and "memory" in found:
+            rows.append([training, f"{found['memory']:.1%}", f"{found['time']:.2f}x"])
+    # With environments, recorded scenes, and those with a tiny network, in this order.
+    rows.sort(key=lambda row: (TINY in row[0], RECORDED in row[0]))
+    return markdown(["training", "memory", "time"], rows)
+
+
 def sections(results: Results) -> list[str]:
     """Return the report."""
     return [

@@ -52,9 +52,6 @@ BUFFERS = ["auto", SB3_OPTIMIZED]
 ALGORITHMS = ["DQN", "PPO"]
 SCENES = ["MsPacman", "Tutankham", "Crafter-v0", "ProcgenJumper-v0", "CarRacing-v3", "MiniGridRGB-v0"]
 SCENES += ["Doom84-v0", "Doom120x160-v0"]
-#: Those in the README, with torch on one thread.
-IN_README = ["DQN, MsPacman", "DQN, MiniGridRGB-v0", "DQN, Crafter-v0", "DQN, Doom84-v0", "PPO, MsPacman"]
-IN_README += ["PPO, Crafter-v0", "SAC, Humanoid-v5"]
 QUICK, SMOKE = ["Crafter-v0", "recorded:Doom84-v0"], ["recorded:Noise84-v0"]
 #: Measured steps of all environments, and those before, in which kernels are compiled and codecs trained.
 STEPS, WARM_UP = {"SAC": 2_000, "PPO": 10_240}, {"SAC": 2_000, "PPO": 4_096}
@@ -179,34 +176,6 @@ def table(results: Results) -> str:
         cells = [_median(of_label, name, key) for key in ("growth", "rss")]
         rows.append([label, title(name), *cells, _weights(of_label, name)])
     return markdown(["training", "buffer", "memory", "process at the end", "weights equal"], rows)
-
-
-def in_readme(results: Results) -> Results:
-    """Return the results that the README shows, in its order."""
-    trainings = [each.split(", ") for each in IN_README]
-    labels = [Case(algorithm, scene, N_ENVS[algorithm], 1).label for algorithm, scene in trainings]
-    return {label: results[label] for label in labels if pairs(results.get(label, {}), "auto")}
-
-
-def readme_table(results: Results, times: Results) -> str:
-    """Return a row per training of the README with memory and time of ``auto`` beside SB3's own variant.
-
-    :param results: those of this script
-    :param times: those of ``alternating_buffers.py``, whose labels lack the number of environments
-    """
-    rows = []
-    for label, of_label in in_readme(results).items():
-        algorithm, scene, *_ = label.split(", ")
-        of_time = times.get(f"{algorithm}, {scene}, torch on 1 thread", {})
-        memory = [_median(of_label, name, "growth") for name in (SB3_OPTIMIZED, "auto")]
-        seconds = [
-            f"{found['time']:.2f}x" if "time" in found else ""
-            for found in (of_time.get(name, {}) for name in (SB3_OPTIMIZED, "auto"))
-        ]
-        rows.append([f"{algorithm}, {scene}", *memory, *seconds, _weights(of_label, "auto")])
-    buffers = ["`optimize_memory_usage`", "`auto`"]
-    header = ["training", f"memory: {buffers[0]}", *buffers[1:], f"time: {buffers[0]}", *buffers[1:]]
-    return markdown([*header, "equal weights"], rows)
 
 
 def _weights(of_label: dict[str, Any], name: str) -> str:
