@@ -41,11 +41,13 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
     ) -> None:
         # An episode of which a row is overwritten can no longer be sampled.
-        row, n_rows = self.pos, self.buffer_size
+        row, n_rows, bound = self.pos, self.buffer_size, self._bound_sampler
         for env in np.flatnonzero(self.ep_length[row] > 0).tolist():
             # Where the episode wraps around, this is past it, so that all lengths are cleared, as in SB3.
-            end = self.ep_start[row, env] + self.ep_length[row, env]
-            self.ep_length[np.arange(row, end) % n_rows, env] = 0
+            rows = np.arange(row, self.ep_start[row, env] + self.ep_length[row, env]) % n_rows
+            self.ep_length[rows, env] = 0
+            if bound is not None:
+                bound.sampler.remove(rows * self.n_envs + env)
         self.ep_start[row] = self._current_ep_start
         if self.copy_info_dict:
             self.infos[row] = infos
@@ -55,6 +57,14 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
             for env in range(self.n_envs):
                 if done[env]:
                     self._compute_episode_length(env)
+
+    def _compute_episode_length(self, env_idx: int) -> None:
+        """Complete the current episode of an environment, as SB3's buffer does, and pass it to the sampler."""
+        first = int(self._current_ep_start[env_idx])
+        super()._compute_episode_length(env_idx)
+        if (bound := self._bound_sampler) is not None:
+            rows = np.arange(first, first + self.ep_length[first, env_idx]) % self.buffer_size
+            bound.sampler.add(rows * self.n_envs + env_idx, self)
 
     def _get_real_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
         return self._samples_at(batch_indices, env_indices, env)
@@ -113,7 +123,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         if n_virtual:
             parts.append(self._get_virtual_samples(rows[n_real:], envs[n_real:], env))
         samples = parts[0] if len(parts) == 1 else type(parts[0])(*map(_concatenated, *parts))
-        return weighted_samples(self._output(samples), *self._weights_and_numbers(draw))
+        return weighted_samples(self._output(samples), *self._weights_and_indices(draw))
 
 
 def _concatenated(first: Any, second: Any) -> Any:

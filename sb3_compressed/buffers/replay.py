@@ -185,8 +185,8 @@ class CompressedReplay(SampledReplay):
             self.timeouts[rows] = timeouts
         # In one call: after Ctrl-C between the two, every later add would fail.
         attributes.update(pos=end % self.buffer_size, full=self.full or end == self.buffer_size)
-        if self._bound_sampler is not None:
-            self._bound_sampler.n_written += n_steps
+        if self._bound_sampler is not None and (self._storage is None or not self._storage.is_in_joint_commit):
+            self._bound_sampler.add_rows(self, n_steps)
 
     @property
     def _adds_each_step(self) -> bool:
@@ -252,8 +252,8 @@ class CompressedReplay(SampledReplay):
         """Sample a batch, as SB3's buffer does, in the format that ``output_dtype`` and ``normalize_images`` select.
 
         With a sampler, the batch has two more fields after SB3's: ``weights``, importance weights ``(batch_size, 1)``
-        of float32, and ``indices``, the numbers of the transitions for :meth:`update_priorities`, ``(batch_size,)`` of
-        int64 in NumPy.
+        of float32, and ``indices``, the flat indices ``row * n_envs + env`` of the transitions, ``(batch_size,)`` of
+        int64 in NumPy, for :meth:`update_priorities`.
 
         :param batch_size: number of transitions to sample, 0 for an empty batch
         :param env: a ``VecNormalize`` to normalize observations and rewards with
@@ -511,12 +511,9 @@ class CompressedReplay(SampledReplay):
             is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
             if hasattr(other, name) and not is_timer and name not in KEPT_ATTRIBUTES:
                 vars(self)[name] = getattr(other, name)
-        if replaced is not None:
-            bound = self._bound_sampler
-            if bound is None:
-                bound = BoundSampler(copy.deepcopy(replaced.configured), self.buffer_size, self.n_envs)
-            bound.number_after(replaced)
-            self._bound_sampler = bound
+        if replaced is not None and self._bound_sampler is None:
+            self._bound_sampler = BoundSampler(copy.deepcopy(replaced.configured), self.buffer_size, self.n_envs)
+            self._bound_sampler.synchronize(self)
 
     def __copy__(self) -> Self:
         if self._storage is not None:  # a shallow copy would write to the arrays of the folder

@@ -58,11 +58,10 @@ def copy_newest(buffer: ReplayRing, resized: ReplayRing) -> None:
     resized.pos, resized.full = ring.pos, ring.full
     if (bound := buffer.bound_sampler) is None or (new_bound := resized.bound_sampler) is None:
         return
-    bound.prepare_to_save(buffer)
     state = bound.sampler.state_dict()
     for name, value in state.items():
         if isinstance(value, np.ndarray) and value.ndim and len(value) == bound.n_rows * bound.n_envs:
             rows = value.reshape(bound.n_rows, bound.n_envs, *value.shape[1:])
             state[name] = ring.moved(rows).reshape(-1, *value.shape[1:])
-    new_bound.load(state, bound.n_written - bound.n_new, bound.n_new, len(ring.kept))
-    new_bound.catch_up(resized)
+    new_bound.load(state, 0, len(ring.kept))
+    new_bound.synchronize(resized)

@@ -52,17 +52,19 @@ class SampledReplay(CompressedBuffer):
 
     @property
     def n_skipped_updates(self) -> int:
-        """How many updates :meth:`update_priorities` skipped since their transitions were overwritten."""
+        """How many updates :meth:`update_priorities` skipped since their transitions could not be drawn any more."""
         return 0 if self._bound_sampler is None else self._bound_sampler.n_skipped_updates
 
     def update_priorities(self, indices: ArrayLike | th.Tensor, td_errors: ArrayLike | th.Tensor) -> int:
         """Update the priorities of transitions after a training step; return how many were skipped.
 
-        Transitions that were overwritten since they were sampled are skipped. Of equal indices, the last value counts.
+        Update them before the next ``add``, which may overwrite them. Those that may not be drawn any more, such as
+        episodes of hindsight replay that were overwritten in part, are skipped. Of equal indices, the last value
+        counts.
 
         :param indices: ``indices`` of a batch, ``(n,)``
         :param td_errors: TD errors of these transitions, ``(n,)`` or ``(n, 1)``; their signs are ignored
-        :raises ValueError: if shapes differ, a TD error is not finite, or the buffer has no such transitions
+        :raises ValueError: if shapes differ, a TD error is not finite, or an index is out of range
         :raises TypeError: if the buffer's sampler has no priorities
         """
         if self._bound_sampler is None:
@@ -134,12 +136,12 @@ class SampledReplay(CompressedBuffer):
         bound = self._bound_sampler
         assert bound is not None
         for _ in range(epochs):
-            bound.synchronize(self)
+            bound.catch_up(self)
             if not (resume and sampler.n_left):
                 sampler.start_epoch()
             resume = False
             while True:
-                bound.synchronize(self)
+                bound.catch_up(self)
                 draw = sampler.draw_of_epoch(batch_size)
                 if not len(draw.indices):
                     break
@@ -179,21 +181,22 @@ class SampledReplay(CompressedBuffer):
         :param draw: flat indices of the transitions, and their weights
         """
         samples = self._samples_at(*np.divmod(draw.indices, self.n_envs), env)
-        return weighted_samples(self._output(samples), *self._weights_and_numbers(draw))
+        return weighted_samples(self._output(samples), *self._weights_and_indices(draw))
 
     def _samples_at(self, rows: NDArray[np.int64], envs: NDArray[np.int64], env: VecNormalize | None = None) -> Any:
         """Return the samples at some rows and environments, in the format of SB3's buffer."""
         raise NotImplementedError
 
-    def _weights_and_numbers(self, draw: Draw) -> tuple[th.Tensor, NDArray[np.int64]]:
-        """Return the importance weights ``(batch_size, 1)`` and numbers ``(batch_size,)`` of transitions."""
-        assert self._bound_sampler is not None
+    def _weights_and_indices(self, draw: Draw) -> tuple[th.Tensor, NDArray[np.int64]]:
+        """Return the importance weights ``(batch_size, 1)`` and flat indices ``(batch_size,)`` of transitions.
+
+        They are copies: a sampler may reuse its arrays.
+        """
         if draw.weights is None:
             weights = th.ones((len(draw.indices), 1), device=self.device)
         else:
-            # A copy: a sampler may reuse its array.
             weights = th.tensor(draw.weights.reshape(-1, 1), dtype=th.float32, device=self.device)
-        return weights, self._bound_sampler.numbers_of(draw.indices)
+        return weights, np.array(draw.indices, dtype=np.int64)
 
     def sample_sequences(
         self,

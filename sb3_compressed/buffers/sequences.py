@@ -52,9 +52,8 @@ class SequenceSamples(NamedTuple):
         ``(batch, time + 1, *obs_shape)``, so that one pass over it evaluates both. ``None`` if next observations were
         not requested
     :param weights: importance weights ``(batch, 1)`` of float32; ``None`` without a sampler
-    :param indices: the transition that was drawn for each sequence, its first one after the burn-in: with a sampler
-        its number, for ``update_priorities``, otherwise its flat index ``row * n_envs + env``; an int64 array of NumPy,
-        ``(batch,)``
+    :param indices: the flat index ``row * n_envs + env`` of the transition that was drawn for each sequence, its first
+        one after the burn-in; an int64 array of NumPy, ``(batch,)``
     """
 
     observations: Observations
@@ -132,12 +131,11 @@ def _draw(buffer: SampledReplay, shape: SequenceShape, batch_size: int) -> Seque
     ring, bound = episode_ring(buffer), buffer.bound_sampler
     if bound is None:
         return draw_uniformly(ring, shape, batch_size)
-    bound.synchronize(buffer)
     if not ring.n_ages or (buffer.episodes is not None and not buffer.episodes.lengths.any()):
         raise BufferNotReady("the sampler of this buffer may not draw any transition yet: add transitions first")
     drawn = draw_by_sampler(bound, buffer, ring, shape, batch_size)
     weights = np.ones(batch_size, dtype=np.float32) if drawn.weights is None else drawn.weights
-    return drawn._replace(indices=bound.numbers_of(drawn.indices), weights=weights)
+    return drawn._replace(weights=weights)
 
 
 def is_normalized_by_user(buffer: SampledReplay) -> bool:

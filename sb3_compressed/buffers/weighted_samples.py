@@ -1,4 +1,4 @@
-"""The batches of buffers with a sampler: SB3's samples with importance weights and the numbers of transitions."""
+"""The batches of buffers with a sampler: SB3's samples with importance weights and the indices of transitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class WeightedReplayBufferSamples(NamedTuple):
     """SB3's ``ReplayBufferSamples``, and two more fields.
 
     :param weights: importance weights ``(batch_size, 1)`` of float32, by which to multiply the losses
-    :param indices: numbers of the transitions ``(batch_size,)`` of int64, for ``update_priorities``
+    :param indices: flat indices ``row * n_envs + env`` of the transitions, ``(batch_size,)`` of int64 in NumPy, for
+        ``update_priorities``
     """
 
     observations: th.Tensor
@@ -35,7 +36,8 @@ class WeightedDictReplayBufferSamples(NamedTuple):
     """SB3's ``DictReplayBufferSamples``, and two more fields.
 
     :param weights: importance weights ``(batch_size, 1)`` of float32, by which to multiply the losses
-    :param indices: numbers of the transitions ``(batch_size,)`` of int64, for ``update_priorities``
+    :param indices: flat indices ``row * n_envs + env`` of the transitions, ``(batch_size,)`` of int64 in NumPy, for
+        ``update_priorities``
     """
 
     observations: TensorDict

@@ -128,8 +128,8 @@ class EncodedRows:
                         all_arrays[name][pos] = self.arrays[name][row]
                     buffer.pos = (pos + 1) % size
                     buffer.full = buffer.full or buffer.pos == 0
-                    if buffer.bound_sampler is not None:
-                        buffer.bound_sampler.n_written += 1
+            if buffer.bound_sampler is not None:  # for a folder, the commit did this already, and nothing happens
+                buffer.bound_sampler.add_rows(buffer, len(rows))
 
 
 class Stream:

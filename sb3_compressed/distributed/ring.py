@@ -55,6 +55,9 @@ class Ring:
         self.session = ""
         #: Number of rows that it has appended.
         self.position = 0
+        #: The number of the next row; see :meth:`_renumber`.
+        self._end = 0
+        self._renumber()
 
     @property
     def streams(self) -> dict[str, CompressedArray]:
@@ -86,10 +89,7 @@ class Ring:
     def mass(self) -> float:
         """The sum of the priorities, or without any, the number of transitions."""
         sampler = self.buffer.sampler
-        if not isinstance(sampler, PrioritizedSampler):
-            return self.n_transitions
-        self._bound.synchronize(self.buffer)
-        return sampler.tree.total
+        return sampler.tree.total if isinstance(sampler, PrioritizedSampler) else self.n_transitions
 
     @property
     def max_updated(self) -> float:
@@ -115,7 +115,6 @@ class Ring:
         """
         sampler = self.buffer.sampler
         if isinstance(sampler, PrioritizedSampler):
-            self._bound.synchronize(self.buffer)
             sampler.max_updated_elsewhere = max_updated_elsewhere
         before = self.buffer.pos
         try:
@@ -123,8 +122,10 @@ class Ring:
         except BaseException:
             if self.buffer.pos != before:
                 self.session = ""
+                self._renumber()
             raise
         self.position += rows.n_rows
+        self._end += rows.n_rows
 
     def truncate(self) -> None:
         """End the last episode of each environment by truncation, since what follows is from another episode."""
@@ -141,6 +142,7 @@ class Ring:
     def reset(self) -> None:
         """Remove all transitions; the writer must open the ring again."""
         self.buffer.reset()
+        self._renumber()
         self.session = ""
         if self.buffer.folder is not None:
             self.buffer.flush()
@@ -161,9 +163,10 @@ class Ring:
             except OSError:
                 self.buffer = self._spec.ring(old.buffer_size, n_envs, storage=old.folder, storage_mode="resume")
                 raise
-            return
-        self.buffer = self._spec.ring(n_rows, n_envs)
-        copy_newest(old, self.buffer)
+        else:
+            self.buffer = self._spec.ring(n_rows, n_envs)
+            copy_newest(old, self.buffer)
+        self._renumber()
 
     def load(self, folder: Path) -> None:
         """Replace the content by that of a checkpoint, in memory.
@@ -173,6 +176,23 @@ class Ring:
         self.buffer = type(self.buffer).from_checkpoint(
             folder, buffer_size=self.n_rows * self.n_envs, device="cpu", num_threads=1, sampler=self._spec.sampler
         )
+        self._renumber()
+
+    # -- numbers ---------------------------------------------------------------------------------------------
+
+    # Updates of priorities arrive after other rows were written, so transitions have numbers by which those of
+    # overwritten ones are recognized: rows are numbered in the order in which they were written, and
+    # ``number % (n_rows * n_envs)`` is the flat index.
+
+    def _renumber(self) -> None:
+        """Give all transitions new numbers, such that the earlier ones are those of overwritten transitions."""
+        self._end += self.buffer.size()
+        self._end += (self.buffer.pos - self._end) % self.n_rows
+
+    def _numbers_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of the transitions at flat indices."""
+        first = (self._end - self.n_rows) * self.n_envs  # of the oldest row if the buffer is full
+        return first + (indices - first) % (self.n_rows * self.n_envs)
 
     # -- sampling --------------------------------------------------------------------------------------------
 
@@ -193,7 +213,7 @@ class Ring:
                 priorities = buffer.sampler.tree.values[indices]
         transitions = buffer._transitions_at(*np.divmod(indices, buffer.n_envs))
         arrays = {
-            "numbers": indices if buffer.sampler is None else self._bound.numbers_of(indices),
+            "numbers": indices if buffer.sampler is None else self._numbers_of(indices),
             "priorities": priorities,
             "actions": transitions.actions,
             "dones": transitions.dones,
@@ -213,8 +233,16 @@ class Ring:
         return Block({"layouts": layouts}, sent, batches)
 
     def update(self, numbers: NDArray[np.int64], td_errors: NDArray[np.float64]) -> int:
-        """Update priorities; return how many were skipped since their transitions were overwritten."""
-        return self._bound.update(self.buffer, numbers, td_errors)
+        """Update priorities; return how many were skipped since their transitions were overwritten.
+
+        :raises ValueError: if there was never such a transition
+        """
+        if len(numbers) and numbers.max() >= self._end * self.n_envs:
+            raise ValueError(f"indices must be those of a batch of this buffer, got {numbers.max()}")
+        is_current = numbers >= (self._end - self.buffer.size()) * self.n_envs
+        indices = numbers[is_current] % (self.n_rows * self.n_envs)
+        n_overwritten = len(numbers) - len(indices)
+        return n_overwritten + self._bound.update(self.buffer, indices, td_errors[is_current])
 
 
 def _pairs(observations: Any, next_observations: Any) -> dict[str | None, tuple[Any, Any]]:

@@ -60,7 +60,6 @@ class StateBefore(NamedTuple):
     :param full: of the buffer
     :param n_uncommitted: the number of changes that were not committed
     :param n_new_rows: the number of rows that were added since the last flush
-    :param n_written: the number of rows that the sampler knows, ``None`` without one
     :param n_failed: how often slots could not be written
     """
 
@@ -69,7 +68,6 @@ class StateBefore(NamedTuple):
     full: bool
     n_uncommitted: int
     n_new_rows: int
-    n_written: int | None = None
     n_failed: int = 0
 
 
@@ -289,6 +287,8 @@ class BufferStorage:
         self._n_joint_rows = None  # after Ctrl-C, this is repeated only while the block has not ended
         if error is None:
             self.commit_row(buffer)
+            if buffer.bound_sampler is not None:  # not before: rows of a commit that fails are undone
+                buffer.bound_sampler.add_rows(buffer, n_added)
         elif issubclass(error, OSError) and self.store.slots.writer.n_failed > before.n_failed:
             self._undo_failed_commit(buffer)
 
@@ -300,10 +300,8 @@ class BufferStorage:
             for name, first, last in changes
             for each in (self._row_names if name == RING_ROWS else [name])
         ]
-        bound = buffer.bound_sampler
-        n_written = None if bound is None else bound.n_written
         n_failed = self.store.slots.writer.n_failed
-        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows, n_written, n_failed)
+        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows, n_failed)
 
     def undo_row(self, buffer: ReplayRing) -> None:
         """Restore the row that :meth:`begin_row` recorded, after an exception within ``add``; not within a block."""
@@ -317,9 +315,9 @@ class BufferStorage:
             for array, first, content in before.rows:
                 array[first : first + len(content)] = content
             buffer.pos, buffer.full, self._n_new_rows = before.pos, before.full, before.n_new_rows
-            if before.n_written is not None and buffer.bound_sampler is not None:
-                buffer.bound_sampler.undo_to(before.n_written)
             del self._uncommitted[before.n_uncommitted :]
+            if buffer.bound_sampler is not None:
+                buffer.bound_sampler.synchronize(buffer)
 
     def commit_row(self, buffer: ReplayRing) -> None:
         """Commit everything that is not committed yet.
@@ -389,10 +387,8 @@ class BufferStorage:
 
         The store has copies of its arrays, so that snapshots between flushes contain a consistent state.
         """
-        bound = buffer.bound_sampler
-        if bound is None:
+        if buffer.bound_sampler is None:
             return
-        bound.prepare_to_save(buffer)
         changes = self._uncommitted_sampler
         for name, array in sampler_arrays(buffer).items():
             stored = self.store.arrays[name]
@@ -426,7 +422,7 @@ class BufferStorage:
             if is_new:
                 is_loaded = self.store.values.get("sampler") != sampler and load_sampler(buffer, self.store)
                 if not is_loaded and buffer.bound_sampler is not None:
-                    buffer.bound_sampler.n_written += max(self.store.step - step, 0)
+                    buffer.bound_sampler.n_missed = max(self.store.step - step, 0)
                 restore_values(buffer, self.store, self.store.values)
         return is_new
 

@@ -185,8 +185,6 @@ class BufferCheckpoint:
         buffer_state.require_loadable(buffer, store.log.folder)
         store.acquire(lock)
         try:
-            if buffer.bound_sampler is not None:
-                buffer.bound_sampler.prepare_to_save(buffer)
             self._sampler_arrays = sampler_arrays(buffer)
             checksums = self._new_checksums()
             arrays = {**self._arrays, **self._sampler_arrays}

@@ -302,7 +302,7 @@ def restore_values(buffer: ReplayRing, store: ArrayStore, values: dict[str, Any]
             if key in values["streams"]:  # not for vectors of a buffer that was in memory
                 array.restore_stream(values["streams"][key], codecs[key], slots)
         if buffer.bound_sampler is not None:
-            buffer.bound_sampler.catch_up(buffer)
+            buffer.bound_sampler.synchronize(buffer)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, StorageError | CorruptPayload):
             raise

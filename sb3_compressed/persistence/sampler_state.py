@@ -42,8 +42,6 @@ __all__ = [
 PREFIX = "sampler/"
 #: Errors of samplers that load a state that is not theirs.
 INVALID_STATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-#: Numbers of transitions are below it.
-MAX_NUMBER = 1 << 61
 
 
 def is_sampler_array(name: str) -> bool:
@@ -96,15 +94,13 @@ def sampler_values(buffer: ReplayRing, store: ArrayStore, pos: int) -> dict[str,
         }
     except CodecError as error:
         raise StorageError(f"cannot store the state of {bound.sampler}: {error}") from error
-    n_new = min(bound.n_new, bound.n_rows)  # all others were overwritten
-    step = store.step_at(pos, buffer.buffer_size) - n_new
-    return {"sampler": {"step": step, "n_written": bound.n_written - n_new, "state": state}}
+    return {"sampler": {"step": store.step_at(pos, buffer.buffer_size) - bound.n_missed, "state": state}}
 
 
 def load_sampler(buffer: ReplayRing, store: ArrayStore, ring: RingResize | None = None) -> bool:
     """Load the state of a sampler in a store, if it is of the class of the buffer's sampler.
 
-    Call ``catch_up`` of the buffer's sampler when the content of the buffer is restored.
+    Call ``synchronize`` of the buffer's sampler when the content of the buffer is restored.
 
     :param ring: how rows are moved if the buffer has another size
     :return: whether it was loaded
@@ -121,13 +117,13 @@ def load_sampler(buffer: ReplayRing, store: ArrayStore, ring: RingResize | None 
     folder = store.log.folder
     try:
         values = parse(SAMPLER, saved)
-        n_new, n_written = store.step - values["step"], values["n_written"]
-        if n_new < 0 or (n_written + n_new) * bound.n_envs >= MAX_NUMBER:
-            raise ValueError(f"it is of step {values['step']} and row {n_written}, and the last step is {store.step}")
+        n_new = store.step - values["step"]
+        if n_new < 0:
+            raise ValueError(f"it is of step {values['step']}, and the last step is {store.step}")
         if isinstance(store, DamagedStore) and (lost := sorted(filter(is_sampler_array, store.incomplete_arrays))):
             raise ValueError(f"parts of {', '.join(lost)} are damaged")
         state = {**values["state"], **_arrays_in(store, bound, sampler_specs(buffer), ring)}
-        bound.load(state, n_written, n_new, None if ring is None else len(ring.kept))
+        bound.load(state, n_new, None if ring is None else len(ring.kept))
     except INVALID_STATE_ERRORS as error:
         if stored != config:
             raise StorageError(

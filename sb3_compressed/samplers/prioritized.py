@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sb3_compressed.errors import BufferNotReady
-from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.samplers.sampler import Draw, Sampler
 from sb3_compressed.samplers.sum_tree import DRAWN, VALID, SumTree, sum_tree_kernels
 
@@ -122,10 +121,10 @@ class PrioritizedSampler(Sampler):
         progress = min(1.0, n_draws / self.beta_steps)
         return self.beta + progress * (self.beta_final - self.beta)
 
-    def add(self, indices: NDArray[np.int64], buffer: ReplayRing | None = None) -> None:
+    def add(self, indices: NDArray[np.int64], buffer: Any = None) -> None:
         """Include new transitions with the largest priority in the buffer."""
         self.tree.add(indices, self.new_priority)
-        super().add(indices, buffer)  # type: ignore[arg-type]
+        super().add(indices, buffer)
 
     def remove(self, indices: NDArray[np.int64]) -> None:
         """Exclude transitions, whose priority becomes 0."""

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.samplers.sampler import Draw, Sampler
 
 __all__ = ["RecentSampler"]
@@ -55,7 +54,7 @@ class RecentSampler(Sampler):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shortest={self.shortest!r}, longest={self.longest!r})"
 
-    def add(self, indices: NDArray[np.int64], buffer: ReplayRing) -> None:
+    def add(self, indices: NDArray[np.int64], buffer: Any) -> None:
         """Include transitions."""
         super().add(indices, buffer)
         self._pos, self._n_written = buffer.pos, buffer.size()

@@ -8,8 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sb3_compressed.samplers.replay_ring import ReplayRing
-
 __all__ = ["Draw", "Sampler"]
 
 
@@ -67,14 +65,15 @@ class Sampler(ABC):
     def prepare(self) -> None:  # noqa: B027  # most samplers need nothing
         """Import and compile everything that it needs, called before the first step of a training."""
 
-    def add(self, indices: NDArray[np.int64], buffer: ReplayRing) -> None:
+    def add(self, indices: NDArray[np.int64], buffer: Any) -> None:
         """Include transitions that were written, or that may be drawn from now on.
 
-        The buffer calls it before a batch is drawn or values are updated, with all transitions since the last call,
-        from the oldest to the newest.
+        The buffer calls it after each ``add`` with the transitions of the step, and hindsight replay when an episode is
+        complete. After loading, it is called with all transitions that the saved state does not include, from the
+        oldest to the newest.
 
         :param indices: flat indices, each once; whatever was there before was overwritten
-        :param buffer: the buffer that contains them
+        :param buffer: the replay buffer that contains them
         """
         self.is_valid[indices] = True
 

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.sequence_reading import Steps
 from sb3_compressed.errors import BufferNotReady
-from sb3_compressed.samplers.bound_sampler import BoundSampler
-from sb3_compressed.samplers.replay_ring import ReplayRing
+from sb3_compressed.samplers.bound_sampler import BoundSampler, Ring
 from sb3_compressed.samplers.sampler import Draw
 
 __all__ = [
@@ -164,7 +163,7 @@ def draw_uniformly(ring: EpisodeRing, shape: SequenceShape, batch_size: int) -> 
 
 
 def draw_by_sampler(
-    bound: BoundSampler, buffer: ReplayRing, ring: EpisodeRing, shape: SequenceShape, batch_size: int
+    bound: BoundSampler, buffer: Ring, ring: EpisodeRing, shape: SequenceShape, batch_size: int
 ) -> SequenceDraw:
     """Draw sequences with the probabilities of their anchors.
 
@@ -193,9 +192,9 @@ def draw_by_sampler(
                 raise BufferNotReady(
                     f"the sampler drew {n_drawn} transitions, and at {n_kept} of them a sequence begins"
                 )
-            drawn = valid = bound.draw_among(buffer, anchors, batch_size if is_weighted else missing)
+            drawn = valid = bound.draw_among(anchors, batch_size if is_weighted else missing)
         else:
-            drawn = bound.draw_again(buffer, n)
+            drawn = bound.draw_again(n)
             valid = _taken(drawn, _anchors_among(ring, shape, drawn.indices, n))
             n_drawn += n
         kept = valid if is_weighted else Draw(np.append(kept.indices, valid.indices))

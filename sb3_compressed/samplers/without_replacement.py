@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.samplers.sampler import Draw, Sampler
 
 __all__ = ["WithoutReplacementSampler"]
@@ -54,7 +53,7 @@ class WithoutReplacementSampler(Sampler):
         super().bind(n_rows, n_envs)
         self._is_left = np.zeros_like(self.is_valid)
 
-    def add(self, indices: NDArray[np.int64], buffer: ReplayRing) -> None:
+    def add(self, indices: NDArray[np.int64], buffer: Any) -> None:
         """Include transitions in the next epoch."""
         super().add(indices, buffer)
         self._leave_out(indices)

@@ -104,7 +104,7 @@ def parse_sampler_value(data: object) -> bool | int | float | str | None:
 
 
 #: The value "sampler" of a buffer.
-SAMPLER = {"step": range(-(1 << 63), 1 << 63), "n_written": SIZE, "state": {str: parse_sampler_value}}
+SAMPLER = {"step": range(-(1 << 63), 1 << 63), "state": {str: parse_sampler_value}}
 
 
 def check_values(values: Any, rows: int, what: str, *, may_lack: bool = False) -> None:

@@ -215,10 +215,11 @@ def test_rows_of_buffers_without_priorities_have_weight_one_and_no_index() -> No
     assert np.count_nonzero(buffer.sampler.values) == len(set(batch.indices[:5].tolist()))
 
 
-def test_overwritten_transitions_are_skipped_and_counted() -> None:
+def test_removed_transitions_are_skipped_and_counted() -> None:
     buffer = mixed(sampler=Values())
     batch = buffer.sample(16)
-    add_steps(buffer, range(50, 250))
+    online: Any = buffer.online
+    online.reset()
     assert buffer.update_priorities(batch.indices, np.ones(16)) == buffer.n_skipped_updates == 12
 
 

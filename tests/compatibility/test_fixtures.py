@@ -97,6 +97,9 @@ def assert_same(ours: cases.Arrays, theirs: cases.Arrays) -> None:
 
 def assert_contains(buffer: Any, expected: cases.Arrays) -> None:
     """Verify the contents of a replay buffer, and that it draws the batch that was recorded."""
+    if "sample/indices" in expected:  # up to 0.3.0, they counted laps, too
+        flat = expected["sample/indices"] % (buffer.buffer_size * buffer.n_envs)
+        expected = {**expected, "sample/indices": flat}
     assert_same({**cases.contents(buffer), **cases.sample(buffer)}, expected)
 
 

@@ -250,7 +250,6 @@ def pairs_of(ring: Ring) -> tuple[list[float], list[float]]:
     """Return the actions of all transitions, and their priorities."""
     buffer: Any = ring.buffer
     actions: NDArray[Any] = buffer.actions[: buffer.size()].reshape(-1)
-    buffer.bound_sampler.synchronize(buffer)
     return actions.tolist(), buffer.sampler.priorities.reshape(-1)[: len(actions)].tolist()
 
 

@@ -137,7 +137,7 @@ def test_saved_buffers_continue_exactly(
     for first in (0, 30, 60, 90):  # an incremental save, and several laps
         add(buffer, kind, first, first + 30)
         train(buffer, first)
-        add(buffer, kind, first + 27, first + 30)  # which no draw has seen yet
+        add(buffer, kind, first + 27, first + 30)
         loaded = way(buffer, kind, tmp_path / "folder")
         assert type(loaded.sampler) is type(buffer.sampler)
         assert_same_training(loaded, buffer)
@@ -176,7 +176,7 @@ def test_resized_buffers_keep_the_priorities_of_their_rows(kind: str, rows: int,
         buffer = new(kind, "prioritized", **options)
         add(buffer, kind, 0, n_steps)
         for seed in range(5):
-            batches = train(buffer, seed)
+            train(buffer, seed)
         expected = by_age(buffer)
         if storage:
             buffer.close()
@@ -188,8 +188,6 @@ def test_resized_buffers_keep_the_priorities_of_their_rows(kind: str, rows: int,
             loaded = load_checkpoint(folder, device="cpu", buffer_size=rows * buffer.n_envs)
         n_kept = min(len(expected), rows - (kind == "optimized" and rows < len(expected) + 1))
         np.testing.assert_array_equal(by_age(loaded), expected[len(expected) - n_kept :])
-        old = batches[-1].indices
-        assert loaded.update_priorities(old, np.ones(BATCH)) == BATCH, "these are other transitions now"
         add(loaded, kind, n_steps, n_steps + 3)
         batch = train(loaded, 0)[-1]
         assert loaded.update_priorities(batch.indices, np.ones(BATCH)) == 0
@@ -438,7 +436,6 @@ def test_followers_of_uniform_buffers_keep_their_own_priorities(tmp_path: Path) 
     add(buffer, "vectors", 30, 40)
     assert follower.refresh()
     train(follower, 0, 0)
-    follower.bound_sampler.synchronize(follower)
     np.testing.assert_array_equal(by_age(follower)[:30], before)
     buffer.close()
 
@@ -489,13 +486,12 @@ DAMAGE: dict[str, dict[str, Any]] = {
     "a priority is infinite": set_item("priorities", np.inf),
     "flags are unknown": set_item("flags", 255),
     "a step is in the future": set_value("step", 1 << 40),
-    "a step is missing": set_sampler({"n_written": 5, "state": {}}),
-    "rows are too many": set_value("n_written", (1 << 63) - 1),
+    "a step is missing": set_sampler({"state": {}}),
     "no object": set_sampler([]),
     "draws are a fraction": set_value("n_draws", 0.5, "state"),
     "draws are huge": set_value("n_draws", 10**400, "state"),
     "draws are a list": set_value("n_draws", [5], "state"),
-    "a value is missing": set_sampler({"step": 89, "n_written": 90, "state": {}}),
+    "a value is missing": set_sampler({"step": 89, "state": {}}),
     "alpha is another one": set_value("alpha", 0.1, "state"),
 }
 

@@ -175,7 +175,9 @@ class Drawer(BoundSampler):
         self.n_drawn += batch_size
         return Draw(np.array(flat))
 
-    draw_again = draw
+    def draw_again(self, batch_size: int) -> Draw:
+        """Return the next ones."""
+        return self.draw(None, batch_size)
 
 
 class WeightedDrawer(Drawer):
@@ -189,8 +191,6 @@ class WeightedDrawer(Drawer):
         scale = indices.max() + 1000 if self.is_normalized else self.n_drawn
         self.last = Draw(indices, ((indices + 1000) / scale).astype(np.float32))
         return self.last
-
-    draw_again = draw
 
 
 def sequences_of(drawer: Drawer, ring: EpisodeRing, shape: SequenceShape, batch_size: int) -> SequenceDraw:

@@ -39,7 +39,7 @@ def test_an_iteration_returns_each_transition_once_an_epoch(n_steps: int, batch_
     assert [len(batch) for batch in batches] == sizes
     epochs = np.concatenate(batches).reshape(3, n_valid)
     for epoch in epochs:
-        np.testing.assert_array_equal(np.sort(epoch), np.arange(n_steps * 4 - n_valid, n_steps * 4))
+        np.testing.assert_array_equal(np.sort(epoch), np.arange(n_valid))
     if n_valid > 10:
         assert len({tuple(epoch) for epoch in epochs}) == 3
 
@@ -74,7 +74,7 @@ def test_new_transitions_are_in_the_next_epoch_and_overwritten_ones_in_none(stre
     assert not {*drawn} & {*rest.tolist()}
     np.testing.assert_array_equal(np.sort(rest), np.setdiff1d(np.arange(40, 200), drawn))
     following = np.concatenate([batch.indices for batch in buffer.iterate(40)])
-    np.testing.assert_array_equal(np.sort(following), np.arange(40, 240))
+    np.testing.assert_array_equal(np.sort(following), np.arange(200))
 
 
 @cart
@@ -84,7 +84,7 @@ def test_an_epoch_whose_rest_was_overwritten_ends(stream: Stream) -> None:
     next(epochs)
     add_all(stream[-1][50:140], buffer)
     batches = [batch.indices for batch in epochs]
-    np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(90 * 4, 140 * 4))
+    np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(200))
 
 
 @examples(100)
@@ -105,15 +105,19 @@ def test_each_iteration_is_what_is_left_of_an_epoch(data: st.DataObject, optimiz
         n_kept = min(n_added, n_rows - (optimize_memory_usage and n_added >= n_rows))
         valid = {*range(n_added - n_kept, n_added)}
         left &= valid
+
+        def numbers_of(batch: Any) -> list[int]:  # of rows in the order in which they were added
+            return [n_added - 1 - (n_added - 1 - row) % n_rows for row in batch.indices.tolist()]  # noqa: B023
+
         if n_drawn := data.draw(st.sampled_from([0, n_kept // 2]), "n_drawn"):
-            for number in buffer.sample(n_drawn).indices.tolist():
+            for number in numbers_of(buffer.sample(n_drawn)):
                 left = left or set(valid)
                 left.remove(number)
         resume = data.draw(st.booleans(), "resume")
         expected = left if resume and left else valid
         iteration = buffer.iterate(data.draw(st.integers(1, n_rows), "batch_size"), resume=resume)
         n_batches = data.draw(st.sampled_from([1, n_rows]), "n_batches")  # and then it is abandoned
-        found = [number for batch in islice(iteration, n_batches) for number in batch.indices.tolist()]
+        found = [number for batch in islice(iteration, n_batches) for number in numbers_of(batch)]
         assert len({*found}) == len(found)
         assert {*found} <= expected
         left = expected - {*found}
@@ -131,7 +135,7 @@ def test_an_interrupted_epoch_continues_from_a_pickle(stream: Stream) -> None:
     resumed = [batch.indices for batch in other.iterate(30, resume=True)]
     for ours, theirs in zip(resumed, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    np.testing.assert_array_equal(np.sort(np.concatenate(drawn + resumed)), np.arange(21 * 4, 71 * 4))
+    np.testing.assert_array_equal(np.sort(np.concatenate(drawn + resumed)), np.arange(200))
     assert other.sampler.n_left == 0
     assert sum(len(batch.indices) for batch in other.iterate(30, resume=True)) == 200  # the next one
 
@@ -143,7 +147,7 @@ def test_hindsight_epochs_contain_complete_episodes(stream: Stream) -> None:
         buffer.iterate(16)
     add_all(stream[-1][1:100], buffer)
     drawn = np.concatenate([batch.indices for batch in buffer.iterate(16)])
-    np.testing.assert_array_equal(np.sort(drawn % 120), np.flatnonzero(buffer.ep_length.reshape(-1) > 0))
+    np.testing.assert_array_equal(np.sort(drawn), np.flatnonzero(buffer.ep_length.reshape(-1) > 0))
 
 
 @cart
@@ -238,7 +242,7 @@ def test_an_epoch_of_version_030_continues_with_what_is_left() -> None:
 def test_few_transitions_left_of_a_large_epoch_are_found() -> None:
     sampler = WithoutReplacementSampler()
     sampler.bind(100_000, 1)
-    sampler.add(np.arange(100_000), None)  # type: ignore[arg-type]
+    sampler.add(np.arange(100_000), None)
     sampler.start_epoch()
     sampler.remove(np.arange(99_990))
     assert np.sort(sampler.draw_of_epoch(64).indices).tolist() == [*range(99_990, 100_000)]
