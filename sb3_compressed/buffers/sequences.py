@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch as th
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.type_aliases import TensorDict
 
-from sb3_compressed.arrays.batch_pool import Empty
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.sequence_reading import SequenceObservations, Steps, clear_padding, read_sequences
+from sb3_compressed.buffers.arguments import warn_of_time_limits
 from sb3_compressed.buffers.tensors import output_tensors, tensor_converter
+from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers.sequence_draw import (
     EpisodeRing,
@@ -23,9 +24,6 @@ from sb3_compressed.samplers.sequence_draw import (
     draw_by_sampler,
     draw_uniformly,
 )
-
-if TYPE_CHECKING:
-    from sb3_compressed.buffers.sampled_replay import SampledReplay
 
 __all__ = ["SequenceSamples", "sample_sequences"]
 
@@ -69,16 +67,14 @@ class SequenceSamples(NamedTuple):
 
 
 def sample_sequences(
-    buffer: SampledReplay,
-    batch_size: int,
-    shape: SequenceShape,
-    env: Any = None,
-    *,
-    with_next: bool = True,
-    as_views: bool = False,
-    empty: Empty = np.empty,
+    buffer: Any, batch_size: int, shape: SequenceShape, env: Any = None, *, with_next: bool, as_views: bool
 ) -> SequenceSamples:
-    """Sample sequences; see :meth:`.CompressedReplay.sample_sequences`."""
+    """Sample sequences; see :meth:`.CompressedReplay.sample_sequences`.
+
+    :param buffer: a :class:`.CompressedReplay`
+    """
+    _validate(buffer, batch_size, shape)
+    empty = buffer._batch_pool.begin_batch(buffer.device.type)
     drawn = _draw(buffer, shape, batch_size)
     steps = drawn.steps
     positions = np.arange(shape.n_steps)
@@ -127,7 +123,24 @@ def sample_sequences(
     )
 
 
-def _draw(buffer: SampledReplay, shape: SequenceShape, batch_size: int) -> SequenceDraw:
+def _validate(buffer: Any, batch_size: int, shape: SequenceShape) -> None:
+    for name, value, least in (
+        ("batch_size", batch_size, 1), ("length", shape.length, 1), ("burn_in", shape.burn_in, 0),
+        ("stride", shape.stride, 1),
+    ):  # fmt: skip
+        validate_integer(name, value, least)
+    if shape.n_steps > 1 and not (buffer.handle_timeout_termination or buffer._has_warned_of_time_limits):
+        buffer._has_warned_of_time_limits = True
+        warn_of_time_limits("sequences")
+    # Longer sequences would consist of padding, for any amount of memory.
+    most = buffer.buffer_size
+    if shape.burn_in > most or (shape.length > most and shape.pad != "none"):
+        raise ValueError(
+            f"length and burn_in must be at most {most}, the rows of the buffer, got {shape.length} and {shape.burn_in}"
+        )
+
+
+def _draw(buffer: Any, shape: SequenceShape, batch_size: int) -> SequenceDraw:
     ring, bound = episode_ring(buffer), buffer.bound_sampler
     if bound is None:
         return draw_uniformly(ring, shape, batch_size)
@@ -138,12 +151,12 @@ def _draw(buffer: SampledReplay, shape: SequenceShape, batch_size: int) -> Seque
     return drawn._replace(weights=weights)
 
 
-def is_normalized_by_user(buffer: SampledReplay) -> bool:
+def is_normalized_by_user(buffer: Any) -> bool:
     """Return whether a subclass normalizes observations in its own way."""
-    return buffer._normalize_obs is not BaseBuffer._normalize_obs
+    return bool(buffer._normalize_obs is not BaseBuffer._normalize_obs)
 
 
-def episode_ring(buffer: SampledReplay) -> EpisodeRing:
+def episode_ring(buffer: Any) -> EpisodeRing:
     """Return the transitions of a buffer that can be in a sequence."""
     n_rows, pos, full = buffer.buffer_size, buffer.pos, buffer.full
     oldest, n_ages = (pos, n_rows) if full else (0, pos)
@@ -153,7 +166,7 @@ def episode_ring(buffer: SampledReplay) -> EpisodeRing:
 
 
 def _to_tensors(
-    buffer: SampledReplay,
+    buffer: Any,
     read: dict[Any, SequenceObservations],
     steps: Steps,
     stop: NDArray[np.int64],
@@ -180,7 +193,7 @@ def _to_tensors(
     return tensors
 
 
-def _normalized(buffer: SampledReplay, values: dict[Any, NDArray[Any]], env: Any) -> dict[Any, NDArray[Any]]:
+def _normalized(buffer: Any, values: dict[Any, NDArray[Any]], env: Any) -> dict[Any, NDArray[Any]]:
     """Return observations ``(batch, time, *obs_shape)`` as SB3 normalizes them."""
     flat: Any = {key: value.reshape(-1, *value.shape[2:]) for key, value in values.items()}
     flat = buffer._normalize_obs(flat.get(None, flat), env)
