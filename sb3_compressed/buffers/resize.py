@@ -10,7 +10,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.ring_resize import RingResize
-from sb3_compressed.samplers.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_ring import ReplayRing
 
 __all__ = ["copy_newest", "resize"]
 

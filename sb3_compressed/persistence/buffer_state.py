@@ -13,11 +13,11 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.spaces import Key
 from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.sampler_state import sampler_specs
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 from sb3_compressed.samplers.config import sampler_to_config
 from sb3_compressed.samplers.episode_table import EPISODE_ARRAYS, EpisodeTable
-from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.storage.json_schema import check
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import METADATA, check_values

@@ -18,6 +18,7 @@ from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_repair import RepairReport, repair_store
 from sb3_compressed.persistence.checkpoint import changed_chunks, checksums_of
+from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.restoring import bind, fit_arrays, restore_values
 from sb3_compressed.persistence.sampler_state import (
     described,
@@ -27,7 +28,6 @@ from sb3_compressed.persistence.sampler_state import (
     stored_config,
     without_sampler,
 )
-from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change, check_item_counts
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.damaged_store import DamagedStore, move_slots_from_damaged_files, open_damaged

@@ -14,10 +14,10 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.persistence import buffer_state
+from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
 from sb3_compressed.persistence.vector_slots import slots_of
-from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.storage.array_store import ArrayStore, Change, check_item_counts
 from sb3_compressed.storage.commit_format import rows_of_chunk
 from sb3_compressed.storage.lock import FolderLock

@@ -19,6 +19,7 @@ from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.checkpoint import BufferCheckpoint
+from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.ring_resize import RingResize
 from sb3_compressed.persistence.sampler_state import (
     load_sampler,
@@ -28,7 +29,6 @@ from sb3_compressed.persistence.sampler_state import (
 )
 from sb3_compressed.persistence.vector_slots import slots_of
 from sb3_compressed.samplers.episode_table import EpisodeTable
-from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.storage.array_store import ArrayStore, check_item_counts
 from sb3_compressed.storage.chunks import copy_changed
 from sb3_compressed.storage.damaged_store import DamagedStore

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.config import DTYPES, to_json
 from sb3_compressed.errors import CodecError, CorruptStorage, StorageError
+from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.ring_resize import RingResize
 from sb3_compressed.samplers.config import sampler_from_config, sampler_to_config
-from sb3_compressed.samplers.replay_ring import ReplayRing
 from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.json_schema import parse
 from sb3_compressed.storage.manifest import ArraySpec
