@@ -69,41 +69,11 @@ class RecentSampler(Sampler):
             indices[excluded] = self._candidates(len(excluded))
         excluded = np.flatnonzero(~self.is_valid[indices])
         [valid] = np.nonzero(self.is_valid)
-        indices[excluded] = np.random.choice(self._newest(valid), len(excluded))  # noqa: NPY002
-        return Draw(indices)
-
-    def draw_among(self, candidates: NDArray[np.int64], batch_size: int) -> Draw:
-        """Draw from some transitions, with probabilities in proportion to those of :meth:`draw`."""
-        ages = self._ages(candidates)
-        shares = self._share_below(ages + 1) - self._share_below(ages)
-        ends = np.cumsum(np.maximum(shares, 0))  # rounded differences of nearly equal numbers may be negative
-        if ends[-1] == 0:  # all are older than the longest window
-            return Draw(np.random.choice(self._newest(candidates), batch_size))  # noqa: NPY002
-        positions = np.searchsorted(ends, np.random.random_sample(batch_size) * ends[-1], side="right")  # noqa: NPY002
-        return Draw(candidates[positions])
-
-    def _share_below(self, ages: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the probability that the row of a draw is younger than each age."""
-        longest = self._length(self.longest)
-        shortest = min(self._length(self.shortest), longest)
-        limits = np.minimum(ages, longest)
-        within = np.minimum(limits, shortest) / shortest
-        if shortest == longest:
-            return within
-        # The integral of the density, which is 1 / max(age, shortest) - 1 / longest, up to a factor.
-        beyond = np.log(np.maximum(limits, shortest) / shortest)
-        share: NDArray[np.float64] = (within + beyond - limits / longest) / np.log(longest / shortest)
-        return share
-
-    def _ages(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many rows are newer than that of each transition."""
-        ages: NDArray[np.int64] = (self._pos - 1 - indices // self.n_envs) % self.n_rows
-        return ages
-
-    def _newest(self, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return as many of the newest candidates as the shortest window has transitions."""
+        ages = (self._pos - 1 - valid // self.n_envs) % self.n_rows
         n_newest = int(self._length(self.shortest) * self.n_envs)
-        return candidates[np.argsort(self._ages(candidates), kind="stable")][:n_newest]
+        newest = valid[np.argsort(ages, kind="stable")][:n_newest]
+        indices[excluded] = np.random.choice(newest, len(excluded))  # noqa: NPY002
+        return Draw(indices)
 
     def _candidates(self, n: int) -> NDArray[np.int64]:
         """Return flat indices from windows, which may include transitions that may not be drawn."""

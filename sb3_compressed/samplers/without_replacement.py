@@ -97,20 +97,6 @@ class WithoutReplacementSampler(Sampler):
             n_missing -= len(parts[-1])
         return Draw(np.concatenate(parts) if len(parts) > 1 else parts[0])
 
-    def draw_among(self, candidates: NDArray[np.int64], batch_size: int) -> Draw:
-        """Draw from some transitions; when all of them were drawn in this epoch, the next one begins."""
-        parts: list[NDArray[np.int64]] = []
-        n_missing = batch_size
-        while n_missing:
-            left = candidates[self._is_left[candidates]]
-            if not len(left):
-                self.start_epoch()
-                left = candidates
-            parts.append(np.random.permutation(left)[:n_missing])  # noqa: NPY002
-            self._leave_out(parts[-1])
-            n_missing -= len(parts[-1])
-        return Draw(np.concatenate(parts))
-
     def draw_of_epoch(self, batch_size: int) -> Draw:
         """Draw a batch that ends with the epoch: of ``batch_size`` transitions, or of all that are left."""
         if not self._n_left:

@@ -274,6 +274,28 @@ def test_failed_flush_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert_same_training(new("vectors", "prioritized", storage=tmp_path, storage_mode="resume"), buffer)
 
 
+@pytest.mark.parametrize("kind", ["vectors", "optimized", "her"])
+@pytest.mark.parametrize("n_steps", [20, 84])
+def test_transitions_of_failed_adds_are_not_drawn(
+    kind: str, n_steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer, expected = new(kind, "prioritized", storage=tmp_path), new(kind, "prioritized")
+    for each in (buffer, expected):
+        add(each, kind, 0, n_steps)
+    for step in range(n_steps, n_steps + 30):  # in which episodes end and are overwritten
+        with monkeypatch.context() as patch:
+            patch.setattr(ArrayStore, "commit", lambda *_: (_ for _ in ()).throw(OSError("no space left on device")))
+            with pytest.raises(OSError, match="no space left"):
+                add(buffer, kind, step, step + 1)
+        for each in (buffer, expected):
+            each.sample(4)
+        np.testing.assert_array_equal(buffer.sampler.is_valid, expected.sampler.is_valid)
+        np.testing.assert_array_equal(buffer.sampler.priorities, expected.sampler.priorities)
+        for each in (buffer, expected):
+            add(each, kind, step, step + 1)
+    buffer.close()
+
+
 # -- other samplers than the stored one ------------------------------------------------------------------------------
 
 

@@ -55,41 +55,6 @@ def test_ages_follow_log_uniform_windows(n_written: int) -> None:
     assert counts[:10].mean() > 20 * counts[-10:].mean()
 
 
-@pytest.mark.parametrize(
-    ("sampler", "windows"),
-    [
-        (RecentSampler(0.05, 1.0), (2.5, 50)),
-        (RecentSampler(0.1, 0.5), (5, 25)),
-        (RecentSampler(30, 30), (7.5, 7.5)),
-        (RecentSampler(1, 1), (1, 1)),
-    ],
-)
-def test_candidates_are_drawn_in_proportion_to_their_probabilities(
-    sampler: RecentSampler, windows: tuple[float, float]
-) -> None:
-    np.random.seed(0)  # noqa: NPY002
-    sampler = filled(sampler, 50, 70, n_envs=4)
-    candidates = np.unique(np.append(np.random.randint(0, 200, 60), [76, 79]))[::-1]  # noqa: NPY002
-    shares = shares_of_ages(*windows, 50)[(19 - candidates // 4) % 50]
-    counts = np.bincount(sampler.draw_among(candidates, 100_000).indices, minlength=200)
-    assert counts.sum() == counts[candidates[shares > 0]].sum()
-    assert_frequencies(counts[candidates[shares > 0]], shares[shares > 0])
-
-
-def test_rounding_of_tiny_probabilities_is_no_error() -> None:
-    sampler = filled(RecentSampler(0.3, float(np.nextafter(0.3, 1))), 100, 130)
-    candidates = np.arange(100)
-    assert set(sampler.draw_among(candidates, 1000).indices) <= set(candidates)
-    assert sampler.draw_among(np.array([29]), 4).indices.tolist() == [29] * 4
-
-
-def test_newest_candidates_are_drawn_if_all_are_older_than_the_longest_window() -> None:
-    sampler = filled(RecentSampler(4, 8), 50, 70, n_envs=2)
-    candidates = np.array([60, 50, 51, 99, 98])  # rows of ages 39, 44, 44, 20, 20
-    indices = sampler.draw_among(candidates, 100).indices
-    assert set(indices) == {99, 98, 60, 50}
-
-
 def test_environments_are_drawn_equally_often() -> None:
     np.random.seed(0)  # noqa: NPY002
     sampler = filled(RecentSampler(), 50, 70, n_envs=4)
