@@ -562,7 +562,7 @@ def _read_in_place(folder: Folder, online: ReplayBuffer) -> Any:
         )
     taken = inspect.signature(type(online)).parameters
     options = {name: getattr(online, name) for name in OF_DEMONSTRATIONS if name in taken}
-    sampler = "uniform" if online.bound_sampler is None else online.bound_sampler.configured
+    sampler = "uniform" if online.bound_sampler is None else online.bound_sampler.configuration
     return type(online).from_checkpoint(user_path(folder).absolute(), follow=True, sampler=sampler, **options)
 
 

@@ -710,7 +710,7 @@ class CompressedReplay(SampledReplay):
             if hasattr(other, name) and not is_timer and name not in KEPT_ATTRIBUTES:
                 vars(self)[name] = getattr(other, name)
         if replaced is not None and self._bound_sampler is None:
-            self._bound_sampler = BoundSampler(copy.deepcopy(replaced.configured), self.buffer_size, self.n_envs)
+            self._bound_sampler = BoundSampler(copy.deepcopy(replaced.configuration), self.buffer_size, self.n_envs)
             self._bound_sampler.synchronize(self)
 
     def __copy__(self) -> Self:

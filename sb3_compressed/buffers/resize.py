@@ -9,8 +9,8 @@ import numpy as np
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.persistence import buffer_state
-from sb3_compressed.persistence.ring_resize import RingResize
 from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.ring_resize import RingResize
 
 __all__ = ["copy_newest", "resize"]
 
@@ -27,7 +27,7 @@ def resize(buffer: CompressedReplay, buffer_size: int) -> None:
     """
     storage: dict[str, Any] = {}
     bound = buffer.bound_sampler
-    sampler = {} if bound is None else {"sampler": bound.configured}
+    sampler = {} if bound is None else {"sampler": bound.configuration}
     if buffer.folder is not None:
         storage = {"storage": buffer.folder, "storage_mode": "resume"}
         buffer.close()

@@ -130,7 +130,7 @@ def metadata(buffer: ReplayRing) -> dict[str, Any]:
     arrays = named_arrays(buffer)
     arguments = {name: argument_to_data(value) for name, value in buffer.given_arguments.items()}
     if buffer.bound_sampler is not None:  # folders of buffers without one are as they were before there were samplers
-        arguments["sampler"] = {"sampler": sampler_to_config(buffer.bound_sampler.configured)}
+        arguments["sampler"] = {"sampler": sampler_to_config(buffer.bound_sampler.configuration)}
     return {
         "class": type(buffer).__name__,
         "streams": {key: _item_format(arrays[names[-1]]) for key, names in streams(buffer).items()},

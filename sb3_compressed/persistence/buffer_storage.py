@@ -177,7 +177,7 @@ class BufferStorage:
                 report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
             elif "sampler" in store.values and "sampler" not in values:
                 config = stored_config(store)
-                ours = "'uniform'" if buffer.bound_sampler is None else repr(buffer.bound_sampler.configured)
+                ours = "'uniform'" if buffer.bound_sampler is None else repr(buffer.bound_sampler.configuration)
                 warn_user(
                     f"{folder} contains the state of the sampler {config and described(config)}, which is removed "
                     f"since this buffer has sampler={ours}"

@@ -111,7 +111,7 @@ def load_sampler(buffer: ReplayRing, store: ArrayStore, ring: RingResize | None 
     stored = stored_config(store)
     if bound is None or saved is None or stored is None:
         return False
-    config = sampler_to_config(bound.configured)
+    config = sampler_to_config(bound.configuration)
     if any(stored.get(key) != config.get(key) for key in ("name", "class")):
         return False
     folder = store.log.folder

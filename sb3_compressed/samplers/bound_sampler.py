@@ -55,7 +55,7 @@ class BoundSampler:
 
     def __init__(self, sampler: Sampler, n_rows: int, n_envs: int) -> None:
         #: A copy of the sampler before it belonged to a buffer, for folders and for other buffers.
-        self.configured = copy.deepcopy(sampler)
+        self.configuration = copy.deepcopy(sampler)
         sampler.bind(n_rows, n_envs)
         self.sampler = sampler
         self.n_rows, self.n_envs = n_rows, n_envs
@@ -68,12 +68,13 @@ class BoundSampler:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_n_synced" in state:  # of version 0.3.0 or older, which informed samplers before draws
-            names = ("configured", "sampler", "n_rows", "n_envs", "n_skipped_updates", "_n_without_update")
-            n_synced, n_written = state["_n_synced"], state["n_written"]
-            state = {name: state[name] for name in names if name in state}
-            state |= {"n_missed": 0, "_pos": n_synced % state["n_rows"], "_size": 0}
-            if n_written - n_synced >= state["n_rows"]:
+            names = ("sampler", "n_rows", "n_envs", "n_skipped_updates", "_n_without_update")
+            kept = {name: state[name] for name in names if name in state}
+            if state["n_written"] - state["_n_synced"] >= state["n_rows"]:
                 state["sampler"].remove(np.arange(state["n_rows"] * state["n_envs"]))
+            # A size that is too small, so that all transitions are compared before the next draw.
+            kept |= {"n_missed": 0, "_pos": state["_n_synced"] % state["n_rows"], "_size": 0}
+            state = {**kept, "configuration": state["configured"]}
         vars(self).update(state)
 
     # -- which transitions may be drawn ----------------------------------------------------------------------
@@ -154,7 +155,7 @@ class BoundSampler:
 
     def discard_state(self) -> None:
         """Begin anew, after a state that could not be loaded."""
-        self.sampler = copy.deepcopy(self.configured)
+        self.sampler = copy.deepcopy(self.configuration)
         self.sampler.bind(self.n_rows, self.n_envs)
         self.n_missed = 0
 

@@ -398,10 +398,9 @@ def test_samplers_in_pickles_of_030_are_informed_of_what_they_missed(n_missed: i
     buffer = cart(14, WeightedSampler())
     buffer.update_priorities(np.arange(40), np.full(40, 9.0))
     bound = buffer.bound_sampler
-    state = {name: getattr(bound, name) for name in ("configured", "sampler", "n_rows", "n_envs", "n_skipped_updates")}
-    bound.__setstate__(
-        {**state, "n_written": 14, "_n_synced": 14 - n_missed, "_pos": 7, "_is_full": True, "_is_behind": False}
-    )
+    state = {name: getattr(bound, name) for name in ("sampler", "n_rows", "n_envs", "n_skipped_updates")}
+    numbers = {"n_written": 14, "_n_synced": 14 - n_missed, "_pos": 7, "_is_full": True, "_is_behind": False}
+    bound.__setstate__({**state, **numbers, "configured": bound.configuration})
     buffer.sample(1)
     new = (14 - 1 - np.arange(n_missed)) % 10
     expected = np.full((10, 4), 9.0)
