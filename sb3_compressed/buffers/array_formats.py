@@ -18,7 +18,7 @@ from sb3_compressed.persistence.buffer_state import get_array, named_arrays, put
 
 if TYPE_CHECKING:
     from sb3_compressed.buffers.base import CompressedBuffer
-    from sb3_compressed.buffers.replay import CompressedReplay
+    from sb3_compressed.buffers.storage import StoredReplay
 
 __all__ = ["Formats", "formats_of", "restore_formats"]
 
@@ -36,7 +36,7 @@ def formats_of(buffer: CompressedBuffer) -> Formats:
     }
 
 
-def restore_formats(buffer: CompressedReplay) -> None:
+def restore_formats(buffer: StoredReplay) -> None:
     """Replace arrays that a load would not accept by those that the constructor creates, with the same values.
 
     Values are cast as SB3 does when a transition is added: rewards to float32, for example. Numbers in other forms
