@@ -16,7 +16,6 @@ from process_times import cpu_times
 
 from adapters.ray_buffers import DistributedBuffer, start_ray
 from sb3_compressed.distributed import ReplayWriter
-from sb3_compressed.distributed.codec_exchange import pack_codec
 from sb3_compressed.distributed.encoded_rows import block_of
 from sb3_compressed.step import Step
 
@@ -44,13 +43,13 @@ def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurem
     buffer.fill(itertools.islice(play(recording), SEGMENT_ROWS))
     shard, spec = buffer.buffer._group.shards[0].actor, buffer.buffer._spec
     staging = spec.staging(SEGMENT_ROWS, recording.n_envs, 1)
-    segments: list[tuple[Any, dict[bytes, bytes]]] = []
+    segments: list[tuple[Any, dict[bytes, Any]]] = []
     for step in itertools.islice(play(recording), rows // SEGMENT_ROWS * SEGMENT_ROWS):
         step.add_to(staging)
         if staging.full:
             block = block_of(staging, np.arange(SEGMENT_ROWS))
             codecs = {codec for batch in block.batches.values() for codec in batch.codecs}
-            segments.append((block.pack(), {_digest(codec): pack_codec(codec) for codec in codecs}))
+            segments.append((block.pack(), {_digest(codec): codec for codec in codecs}))
             staging.reset()
     result: Measurement = {"nbytes": sum(block.nbytes for block, _ in segments) / len(segments)}
     session, n_transitions = "benchmark", SEGMENT_ROWS * recording.n_envs
@@ -63,8 +62,8 @@ def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurem
         n, before, begin = 0, cpu_times(), time.perf_counter()
         while replies or time.perf_counter() - begin < seconds:
             if len(replies) < window and time.perf_counter() - begin < seconds:
-                block, configs = next(turn)
-                new = {digest: config for digest, config in configs.items() if digest not in sent}
+                block, needed = next(turn)
+                new = {digest: codec for digest, codec in needed.items() if digest not in sent}
                 sent |= new.keys()
                 replies.append(shard.insert.remote("learner-0", session, position, block, new))
                 position += SEGMENT_ROWS

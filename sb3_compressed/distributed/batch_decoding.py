@@ -11,7 +11,7 @@ from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.buffers.replay import CompressedReplay
-from sb3_compressed.distributed.encoded_rows import layout_of, stored_dtype
+from sb3_compressed.distributed.encoded_rows import stored_dtype
 from sb3_compressed.distributed.sample_pipeline import Part
 from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
 
@@ -49,22 +49,22 @@ class BatchDecoder:
     def decoded(self, parts: list[Part], name: str) -> dict[str, NDArray[Any]]:
         """Return the observations and next observations of a batch, of which ``name`` is the name of the former."""
         item_shape, stored, dtype = self._formats[name]
-        layouts = [layout_of(item_shape, part.block.values["layouts"][name]) for part in parts]
+        layouts = [part.block.values["layouts"][name] for part in parts]
         batches = [part.block.batches[name].part(2 * part.first, 2 * part.last) for part in parts]
-        begins = np.cumsum([0, *(part.last - part.first for part in parts)])
-        n = int(begins[-1])
+        n = sum(part.last - part.first for part in parts)
         out = self._pool.empty((2 * n, *item_shape), stored)
-        known = [layout for layout in layouts if layout is not None]
-        if all(layout == known[0] for layout in known):
+        known = {layout for layout in layouts if layout is not None}
+        if len(known) > 1:  # shards found different layouts
+            decoded = [np.empty((batch.n_items, *item_shape), stored) for batch in batches]
+            for batch, layout, items in zip(batches, layouts, decoded, strict=True):
+                decode(batch, layout, items, self._num_threads)
+            halves = zip(*(np.split(items, 2) for items in decoded), strict=True)
+            np.concatenate([items for half in halves for items in half], out=out)
+        else:
             if len(batches) > 1:  # first all observations, then all next observations
                 is_next = np.concatenate([np.arange(batch.n_items) >= batch.n_items // 2 for batch in batches])
                 batches = [PayloadBatch.joined(batches, np.argsort(is_next, kind="stable"))]
-            decode(batches[0], known[0] if known else None, out, self._num_threads)
-        else:  # shards found different layouts
-            for batch, layout, begin, end in zip(batches, layouts, begins, begins[1:], strict=False):
-                part = np.empty((batch.n_items, *item_shape), stored)
-                decode(batch, layout, part, self._num_threads)
-                out[begin:end], out[n + begin : n + end] = np.split(part, 2)
+            decode(batches[0], next(iter(known), None), out, self._num_threads)
         if stored != dtype:
             out = out.astype(dtype)
         return {name: out[:n], f"next_{name}": out[n:]}

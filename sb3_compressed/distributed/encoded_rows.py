@@ -1,4 +1,4 @@
-"""Rows of a replay buffer as a block, and ``EncodedRows``, which another buffer takes without decoding them.
+"""Rows of a replay buffer as a block, which another buffer takes without decoding them.
 
 Each stream of observations is a payload batch of the observations and the next observations of all rows, in which each
 frame occurs once; everything else are plain arrays.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -19,16 +17,15 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.arrays.decoding import decode
-from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state, layout_to_state
+from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import Slot, pack_slot
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.distributed.block import Block
-from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.persistence.buffer_state import named_arrays
 
-__all__ = ["EncodedRows", "block_of", "layout_of", "stored_dtype"]
+__all__ = ["append_rows", "block_of", "require_fitting", "stored_dtype"]
 
 OBSERVATIONS, NEXT_OBSERVATIONS = "observations", "next_observations"
 #: Rows whose slots are stored at a time.
@@ -36,119 +33,81 @@ CHUNK = 64
 
 
 def block_of(buffer: CompressedReplay, rows: NDArray[np.int64]) -> Block:
-    """Return rows of a compressed replay buffer in memory, which has next observations, for :class:`EncodedRows`.
+    """Return rows of a compressed replay buffer in memory, which has next observations, for :func:`append_rows`.
 
     :param rows: the numbers of the rows, in their order of time
+    :return: plain arrays ``(n_rows, n_envs, ...)``; by the name of its observations, each compressed stream: first the
+        observations, then the next observations, each in the order of an array ``(n_rows, n_envs)``
     """
-    formats: dict[str, list[Any]] = {}
-    layouts: dict[str, list[int] | None] = {}
-    block = Block({"rows": len(rows), "envs": buffer.n_envs, "formats": formats, "layouts": layouts})
+    layouts: dict[str, FrameLayout | None] = {}
+    block = Block({"n_rows": len(rows), "formats": _formats_of(buffer), "layouts": layouts})
     all_arrays = named_arrays(buffer)
     for name, array in all_arrays.items():
         if not isinstance(array, CompressedArray):
             block.arrays[name] = array[rows]
         elif name.startswith(OBSERVATIONS):
             slots = np.concatenate((array.slots[rows], all_arrays[f"next_{name}"].slots[rows]))
-            layout = array.layout
-            formats[name], layouts[name] = _format_of(array), layout_to_state(layout)
+            layouts[name] = layout = array.layout
             block.batches[name] = array.store.gather(slots.reshape(-1), 1 if layout is None else layout.n_frames)
     return block
 
 
-@dataclass
-class EncodedRows:
-    """Consecutive rows of a replay buffer.
+def require_fitting(block: Block, buffer: CompressedReplay) -> None:
+    """Raise unless the rows that :func:`block_of` returned are those of such a buffer.
 
-    :param n_rows: the number of rows
-    :param n_envs: the number of environments
-    :param layouts: how the items of each compressed stream are divided into frames, by the name of its observations
-    :param arrays: plain arrays ``(n_rows, n_envs, ...)`` by their names
-    :param batches: by the name of its observations, the items of each compressed stream: first the observations, then
-        the next observations, each in the order of an array ``(n_rows, n_envs)``
+    :raises ValueError: if they have other arrays, shapes or dtypes
     """
+    if block.values["formats"] != _formats_of(buffer):
+        raise ValueError(f"the rows are {block.values['formats']}, those of the ring {_formats_of(buffer)}")
 
-    n_rows: int
-    n_envs: int
-    layouts: dict[str, FrameLayout | None]
-    arrays: dict[str, NDArray[Any]]
-    batches: dict[str, PayloadBatch]
 
-    @classmethod
-    def from_block(cls, block: Block, buffer: CompressedReplay) -> EncodedRows:
-        """Return the rows that :func:`block_of` returned, which must fit a buffer.
+def append_rows(buffer: CompressedReplay, block: Block) -> None:
+    """Append the rows of a block to a buffer, as ``add`` does one after the other, in one transaction.
 
-        :raises CorruptPayload: if they do not
-        """
-        all_arrays = named_arrays(buffer)
-        try:
-            n_rows, n_envs, formats, states = (block.values[name] for name in ("rows", "envs", "formats", "layouts"))
-            if type(n_rows) is not int or n_rows < 1 or n_envs != buffer.n_envs:
-                raise ValueError(f"{n_rows!r} rows of {n_envs!r} environments")
-            expected_formats = {name: _format_of(all_arrays[name]) for name in block.batches}
-            if formats != expected_formats:
-                raise ValueError(f"the items are {formats}, those of the buffer {expected_formats}")
-            layouts = {name: layout_of(all_arrays[name].shape[2:], states[name]) for name in block.batches}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CorruptPayload(f"the rows do not fit the buffer: {error!r}") from error
-        given = {*block.arrays, *block.batches, *(f"next_{name}" for name in block.batches)}
-        if given != set(all_arrays):
-            raise CorruptPayload(f"the rows have the arrays {sorted(given)}, the buffer has {sorted(all_arrays)}")
-        for name, array in block.arrays.items():
-            expected = (n_rows, *all_arrays[name].shape[1:])
-            if array.shape != expected or array.dtype != all_arrays[name].dtype:
-                found = f"{array.shape} of {array.dtype}"
-                raise CorruptPayload(f"{name} must be {expected} of {all_arrays[name].dtype}, got {found}")
-        for name, batch in block.batches.items():
-            layout = layouts[name]
-            if batch.n_items != 2 * n_rows * n_envs or batch.n_frames != (1 if layout is None else layout.n_frames):
-                raise CorruptPayload(f"{name} has {batch.n_items} items of {batch.n_frames} frames")
-        return cls(n_rows, n_envs, layouts, block.arrays, block.batches)
-
-    def append_to(self, buffer: CompressedReplay) -> None:
-        """Append the rows to a buffer, as ``add`` does one after the other, in one transaction.
-
-        :raises OSError: if the folder of the buffer cannot be written; the buffer is then as it was
-        """
-        all_arrays = named_arrays(buffer)
-        streams = {name: Stream(self, name, all_arrays) for name in all_arrays if name.startswith(OBSERVATIONS)}
-        plain = [name for name in self.arrays if name.removeprefix("next_") not in streams]
-        size = buffer.buffer_size
-        # A transaction has fewer rows than the buffer.
-        n_most = max(size - 1, 1)
-        for first in range(0, self.n_rows, n_most):
-            rows = range(first, min(first + n_most, self.n_rows))
-            # Before the first row is written: this may fail, for example on a full disk.
-            encoded = [stream.encoded(rows) for stream in streams.values()]
-            with buffer.joint_commit(len(rows)):
-                for number, row in enumerate(rows):
-                    pos = buffer.pos
-                    for stream, values in zip(streams.values(), encoded, strict=True):
-                        stream.write(pos, values[number])
-                    for name in plain:
-                        all_arrays[name][pos] = self.arrays[name][row]
-                    buffer.pos = (pos + 1) % size
-                    buffer.full = buffer.full or buffer.pos == 0
-            if buffer.bound_sampler is not None:  # for a folder, the commit did this already, and nothing happens
-                buffer.bound_sampler.add_rows(buffer, len(rows))
+    :raises CorruptPayload: if a payload that must be decoded is damaged
+    :raises OSError: if the folder of the buffer cannot be written; the buffer is then as it was
+    """
+    arrays = named_arrays(buffer)
+    streams = [Stream(block, name, arrays) for name in arrays if name.startswith(OBSERVATIONS)]
+    plain = {name: array for name, array in block.arrays.items() if OBSERVATIONS not in name}
+    n_rows, size = block.values["n_rows"], buffer.buffer_size
+    # A transaction has fewer rows than the buffer.
+    n_most = max(size - 1, 1)
+    for first in range(0, n_rows, n_most):
+        rows = range(first, min(first + n_most, n_rows))
+        # Before the first row is written: this may fail, for example on a full disk.
+        encoded = [stream.encoded(rows) for stream in streams]
+        with buffer.joint_commit(len(rows)):
+            for number, row in enumerate(rows):
+                pos = buffer.pos
+                for stream, values in zip(streams, encoded, strict=True):
+                    stream.write(pos, values[number])
+                for name, array in plain.items():
+                    arrays[name][pos] = array[row]
+                buffer.pos = (pos + 1) % size
+                buffer.full = buffer.full or buffer.pos == 0
+        if buffer.bound_sampler is not None:  # for a folder, the commit did this already, and nothing happens
+            buffer.bound_sampler.add_rows(buffer, len(rows))
 
 
 class Stream:
     """One stream of observations of some rows, and the arrays of a buffer that receive it.
 
+    :param block: the rows
     :param name: the name of the observations
     :param arrays: the arrays of the buffer
     :raises CorruptPayload: if a payload that must be decoded is damaged
     """
 
-    def __init__(self, rows: EncodedRows, name: str, arrays: Mapping[str, Any]) -> None:
+    def __init__(self, block: Block, name: str, arrays: Mapping[str, Any]) -> None:
         self._arrays = arrays[name], arrays[f"next_{name}"]
         self._slots: tuple[list[list[Slot]], list[list[Slot]]] | None = None
-        if name not in rows.batches:
-            self._values = rows.arrays[name], rows.arrays[f"next_{name}"]
+        if name not in block.batches:
+            self._values = block.arrays[name], block.arrays[f"next_{name}"]
             return
-        batch, layout = rows.batches[name], rows.layouts[name]
+        batch, layout = block.batches[name], block.values["layouts"][name]
         array = self._arrays[0]
-        shape = rows.n_rows, rows.n_envs
+        shape = block.values["n_rows"], array.shape[1]
         if isinstance(array, CompressedArray) and _accepts(array, batch.codecs, layout):
             if layout is not None and array.layout is None:
                 array.set_layout(layout)
@@ -225,26 +184,15 @@ def slots_of(batch: PayloadBatch) -> list[Slot]:
     return slots
 
 
-def _format_of(array: Any) -> list[Any]:
-    """Return the shape and dtype in which the items of an array are encoded, for JSON."""
-    return [list(array.shape[2:]), stored_dtype(array).str]
+def _formats_of(buffer: CompressedReplay) -> dict[str, Any]:
+    """Return what must be equal in buffers that exchange rows: shapes and dtypes by the names of arrays."""
+    return {
+        name: (array.shape[1:], array.dtype.str, stored_dtype(array).str)
+        for name, array in named_arrays(buffer).items()
+    }
 
 
 def stored_dtype(array: Any) -> np.dtype[Any]:
     """Return the dtype that the elements of an array are stored in."""
     dtype: np.dtype[Any] = array.elem_type if isinstance(array, CompressedArray) else array.dtype
     return dtype
-
-
-def layout_of(item_shape: tuple[int, ...], state: Any) -> FrameLayout | None:
-    """Return the layout that :func:`layout_to_state` returned.
-
-    :raises CorruptPayload: if items of this shape cannot have it
-    """
-    try:
-        return None if state is None else _cached_layout(item_shape, *state)
-    except (TypeError, ValueError) as error:
-        raise CorruptPayload(f"the layout {state!r} is invalid: {error}") from error
-
-
-_cached_layout = cache(layout_from_state)  # it is needed for each batch

@@ -62,8 +62,8 @@ class DistributedStatistics(NamedTuple):
     :param n_restarts: number of restarts of shards
     :param n_failed: number of requests that failed
     :param n_late: number of requests that were not answered in time
-    :param n_bytes_inserted: bytes of the segments that shards received, with codecs
-    :param n_bytes_sampled: bytes of the samples that shards sent, with codecs
+    :param n_bytes_inserted: bytes of the segments that shards received, without codecs
+    :param n_bytes_sampled: bytes of the samples that shards sent, without codecs
     :param staleness: how many batches before its use the last batch was requested
     :param staleness_seconds: how many seconds before its use the last batch was requested
     :param waited: seconds that batches waited for shards

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.frame_layout import layout_to_state
 from sb3_compressed.buffers.observations import take
 from sb3_compressed.buffers.resize import copy_newest
 from sb3_compressed.distributed.block import Block
-from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS, EncodedRows
+from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS, append_rows
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
 from sb3_compressed.samplers import PrioritizedSampler
@@ -105,9 +104,10 @@ class Ring:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def append(self, rows: EncodedRows, max_updated_elsewhere: float = 0.0) -> None:
+    def append(self, rows: Block, max_updated_elsewhere: float = 0.0) -> None:
         """Append rows.
 
+        :param rows: what :func:`.block_of` returned
         :param max_updated_elsewhere: the largest priority that was updated in other rings; new transitions have at
             least this
         :raises OSError: if the folder cannot be written; the ring is then as it was, unless it has fewer rows than
@@ -118,14 +118,14 @@ class Ring:
             sampler.max_updated_elsewhere = max_updated_elsewhere
         before = self.buffer.pos
         try:
-            rows.append_to(self.buffer)
+            append_rows(self.buffer, rows)
         except BaseException:
             if self.buffer.pos != before:
                 self.session = ""
                 self._renumber()
             raise
-        self.position += rows.n_rows
-        self._end += rows.n_rows
+        self.position += rows.values["n_rows"]
+        self._end += rows.values["n_rows"]
 
     def truncate(self) -> None:
         """End the last episode of each environment by truncation, since what follows is from another episode."""
@@ -225,7 +225,7 @@ class Ring:
         for key, (array, next_array) in _pairs(buffer.observations, following).items():
             name, at, next_at = _path(OBSERVATIONS, key), transitions.indices, transitions.next_indices
             if isinstance(array, CompressedArray):
-                layouts[name] = layout_to_state(array.layout)
+                layouts[name] = array.layout
                 batches[name] = array.payloads(at, next_array, next_at)
             else:
                 arrays |= {name: take(array, at), _path(NEXT_OBSERVATIONS, key): take(next_array, next_at)}

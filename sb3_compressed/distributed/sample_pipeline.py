@@ -19,7 +19,7 @@ from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES
 from sb3_compressed.distributed.shard import PriorityUpdates
 from sb3_compressed.distributed.shard_group import PATIENCE, ShardGroup
-from sb3_compressed.errors import BufferNotReady, CorruptPayload, MissingCodec
+from sb3_compressed.errors import BufferNotReady, MissingCodec
 
 __all__ = ["Part", "SamplePipeline"]
 
@@ -143,7 +143,6 @@ class SamplePipeline:
         """Return the parts of the next batch.
 
         :raises BufferNotReady: if no shard has a transition
-        :raises CorruptPayload: if a reply is damaged
         """
         if self._rounds and self._rounds[0].batch_size != batch_size:
             self._rounds.clear()
@@ -226,10 +225,7 @@ class SamplePipeline:
         self.waited += time.monotonic() - begin
 
     def _read(self, requested: Round, ready: set[Any]) -> None:
-        """Read the replies of a round; those that are not ready are late.
-
-        :raises CorruptPayload: if a reply is damaged
-        """
+        """Read the replies of a round; those that are not ready are late."""
         parts = [[*each] for each in requested.parts]
         missing = requested.missing.copy()
         for request in requested.requests:
@@ -260,10 +256,7 @@ class SamplePipeline:
         return set(ready)
 
     def _received(self, request: Request, *, is_ready: bool) -> tuple[Block, int] | None:
-        """Return the block in a reply and the epoch of the shard, ``None`` if there is none.
-
-        :raises CorruptPayload: if it is damaged
-        """
+        """Return the block in a reply and the epoch of the shard, ``None`` if there is none."""
         view = self._group.shards[request.shard]
         if not is_ready:
             self.n_late += 1
@@ -288,18 +281,5 @@ class SamplePipeline:
             if request.requested_at > view.since:  # else it has answered since
                 self._group.failed(view, error)
         else:
-            _require_complete(block, request.counts)
             return block, epoch
         return None
-
-
-def _require_complete(block: Block, counts: NDArray[np.int64]) -> None:
-    """Raise unless a block has the transitions that were requested.
-
-    :raises CorruptPayload: if it does not
-    """
-    n = int(counts.sum())
-    lengths = {name: array.shape[:1] for name, array in block.arrays.items()}
-    n_items = {name: batch.n_items for name, batch in block.batches.items()}
-    if any(length != (n,) for length in lengths.values()) or any(number != 2 * n for number in n_items.values()):
-        raise CorruptPayload(f"there must be {n} transitions, got {lengths} and {n_items} items")

@@ -28,12 +28,13 @@ import ray
 from numpy.typing import NDArray
 
 from sb3_compressed import __version__
-from sb3_compressed.arrays.frame_layout import FrameLayout, layout_to_state
+from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.distributed.block import Block
+from sb3_compressed.codecs import Codec
+from sb3_compressed.distributed.block import Block, PackedBlock
 from sb3_compressed.distributed.checkpoint_manifest import POSITIVE, SavedRing, ring_folder
 from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.encoded_rows import EncodedRows
+from sb3_compressed.distributed.encoded_rows import require_fitting
 from sb3_compressed.distributed.ray_session import is_restarted
 from sb3_compressed.distributed.ring import Ring, RingState
 from sb3_compressed.distributed.ring_spec import RingSpec
@@ -86,8 +87,8 @@ class ShardStatus(NamedTuple):
     :param mass: the sum of their priorities, or without any, their number
     :param n_inserted: number of transitions inserted since the process began
     :param n_sampled: number of transitions sampled since then
-    :param n_bytes_inserted: bytes of the segments, with codecs
-    :param n_bytes_sampled: bytes of the samples, with codecs
+    :param n_bytes_inserted: bytes of the segments, without codecs
+    :param n_bytes_sampled: bytes of the samples, without codecs
     :param memory: resident memory of the process in bytes
     :param n_skipped_updates: updates of priorities whose transitions were overwritten
     :param sizes: number of transitions in the ring of each writer
@@ -142,11 +143,11 @@ class SampleReply(NamedTuple):
     """Sampled transitions.
 
     :param block: see :meth:`Shard.sample`; ``None`` if there is nothing to sample
-    :param codecs: configurations of codecs that were not sent to this session before
+    :param codecs: those that were not sent to this session before
     """
 
-    block: NDArray[np.uint8] | None
-    codecs: dict[bytes, bytes]
+    block: PackedBlock | None
+    codecs: dict[bytes, Codec]
     status: ShardStatus
 
 
@@ -386,8 +387,8 @@ class Shard:
         name: str,
         session: str,
         position: int,
-        block: NDArray[np.uint8],
-        codecs: Mapping[bytes, bytes],
+        block: PackedBlock,
+        codecs: Mapping[bytes, Codec],
         *,
         after_gap: bool = False,
     ) -> InsertReply:
@@ -398,10 +399,10 @@ class Shard:
         :param position: the number of rows that the writer has inserted before, from that of :meth:`open_ring` on. A
             segment that was stored before is acknowledged
         :param block: the packed block of :func:`.block_of`
-        :param codecs: configurations of codecs that the writer has not sent yet
+        :param codecs: those that the writer has not sent yet
         :param after_gap: whether rows before these were lost, so that episodes do not continue
         :raises UnknownWriter: if the ring was not opened by this writer, or the position does not follow the last one
-        :raises CorruptPayload: if the block is damaged, or does not fit the ring
+        :raises ValueError: if the block does not fit the ring
         :raises OSError: if the folder cannot be written; nothing is stored then
         """
         ring = self._rings.get(name)
@@ -409,14 +410,16 @@ class Shard:
             raise UnknownWriter(f"{name!r} must open its ring first")
         self._codecs.receive(codecs)
         try:
-            rows = EncodedRows.from_block(Block.unpack(block, self._codecs), ring.buffer)
+            rows = Block.unpack(block, self._codecs)
         except MissingCodec as error:
             return InsertReply(error.digests, ring.state, self.status())
+        require_fitting(rows, ring.buffer)
+        n_rows = rows.values["n_rows"]
         if position != ring.position:
-            if position + rows.n_rows != ring.position:
+            if position + n_rows != ring.position:
                 raise UnknownWriter(f"{name!r} must continue after {ring.position} rows, got {position}")
             return InsertReply([], ring.state, self.status())  # it was stored, and the acknowledgement lost
-        for stream, layout in rows.layouts.items():
+        for stream, layout in rows.values["layouts"].items():
             if layout is not None:
                 self._layouts.setdefault(stream, layout)
         self._share_layouts()
@@ -424,8 +427,8 @@ class Shard:
             ring.truncate()
         others = (each.max_updated for each in self._rings.values() if each is not ring)
         ring.append(rows, max(self._max_updated_elsewhere, *others, 0.0))
-        self._n_inserted_by[name] += rows.n_rows * rows.n_envs
-        self._n_bytes_inserted += block.nbytes + sum(map(len, codecs.values()))
+        self._n_inserted_by[name] += n_rows * ring.n_envs
+        self._n_bytes_inserted += block.nbytes
         return InsertReply([], ring.state, self.status())
 
     # -- sampling --------------------------------------------------------------------------------------------
@@ -460,10 +463,10 @@ class Shard:
         drawn.values["total"] = total
         block = drawn.pack()
         used = {self._codecs.add(codec) for batch in drawn.batches.values() for codec in batch.codecs}
-        new = self._codecs.configs_of(used - self._sent)
+        new = self._codecs.present(used - self._sent)
         self._sent |= used
         self._n_sampled += n
-        self._n_bytes_sampled += block.nbytes + sum(map(len, new.values()))
+        self._n_bytes_sampled += block.nbytes
         return SampleReply(block, new, self.status())
 
     def _drawn(self, rings: Sequence[Ring], shares: NDArray[np.float64], counts: Sequence[int]) -> Block:
@@ -485,12 +488,12 @@ class Shard:
         batches = {
             name: PayloadBatch.joined([block.batches[name] for block in blocks], items) for name in blocks[0].batches
         }
-        layouts = {name: layout_to_state(self._layouts.get(name)) for name in batches}
+        layouts = {name: self._layouts.get(name) for name in batches}
         return Block({"counts": list(counts), "layouts": layouts}, arrays, batches)
 
-    def codecs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the configurations of codecs, without those that no transition needs any more."""
-        return self._codecs.configs_of(digests)
+    def codecs(self, digests: Sequence[bytes]) -> dict[bytes, Codec]:
+        """Return codecs by their digests, without those that no transition needs any more."""
+        return self._codecs.present(digests)
 
     def update_priorities(self, updates: PriorityUpdates) -> None:
         """Update the priorities of transitions; those that were overwritten or lost are skipped and counted."""

@@ -5,30 +5,27 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import ray
-from numpy.typing import NDArray
 
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.codecs import Codec
+from sb3_compressed.common.interrupts import deferred_interrupts
+from sb3_compressed.distributed.block import PackedBlock
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.encoded_rows import block_of
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, summary
-from sb3_compressed.distributed.ring import RingState
 from sb3_compressed.distributed.ring_spec import RingSpec
-from sb3_compressed.distributed.shard import OpenReply, ShardStatus, UnknownWriter
+from sb3_compressed.distributed.shard import InsertReply, OpenReply, ShardStatus, UnknownWriter
 from sb3_compressed.errors import ShardTimeout
 
 __all__ = ["ReplayWriter"]
 
 logger = logging.getLogger(__name__)
 
-#: Segments that are sent, but not acknowledged yet.
-MAX_IN_FLIGHT = 2
 #: Seconds between attempts to reach a shard that is being restarted.
 PAUSE = 0.2
 
@@ -44,51 +41,13 @@ class Segment:
     """
 
     n_rows: int
-    block: NDArray[np.uint8]
+    block: PackedBlock
     codecs: dict[bytes, Codec]
     after_gap: bool
-    #: What :meth:`.Shard.insert` returns, ``None`` if that is unknown, so that it may have to be sent again.
+    #: What :meth:`.Shard.insert` returns, ``None`` if that has failed, so that the ring must be opened again.
     reply: Any = None
     #: Whether the shard has not stored it, since it did not know the writer.
     is_refused: bool = False
-
-
-class WriterState(NamedTuple):
-    """What has become of the rows that were added.
-
-    It is replaced as a whole, so that Ctrl-C at any time leaves each row staged, pending, acknowledged or lost, and
-    counted once.
-
-    :param pending: segments that are not acknowledged yet, in their order
-    :param position: the number of rows that the shard has stored before these, as it counts them
-    :param ring: the ring in the last reply
-    :param incarnation: the process of the shard that has sent it
-    :param is_packed: whether the rows in the staging buffer are those of the last segment, or lost
-    :param has_gap: whether the last rows were lost, so that episodes do not continue after them
-    :param is_late: whether the shard has not answered in time, so that nothing waits for it until it answers
-    :param opening: what :meth:`.Shard.open_ring` returns, ``None`` unless that was requested and not used yet
-    :param n_acknowledged: number of transitions that were acknowledged
-    :param n_lost: number of transitions that were dropped
-    :param n_bytes_sent: bytes of acknowledged segments
-    """
-
-    pending: tuple[Segment, ...] = ()
-    position: int = 0
-    ring: RingState | None = None
-    incarnation: str = ""
-    is_packed: bool = False
-    has_gap: bool = False
-    is_late: bool = False
-    opening: Any = None
-    n_acknowledged: int = 0
-    n_lost: int = 0
-    n_bytes_sent: int = 0
-
-    def after(self, opened: OpenReply) -> WriterState:
-        """Return the state after the ring was opened."""
-        return self._replace(
-            position=opened.position, ring=opened.ring, incarnation=opened.status.incarnation, opening=None
-        )
 
 
 class ReplayWriter:
@@ -126,10 +85,24 @@ class ReplayWriter:
         self.name, self.n_envs = name, n_envs
         self._shard, self._spec, self._segment_length = shard, spec, segment_length
         self._timeout, self._num_threads = timeout, num_threads
-        self._state = WriterState()
+        #: Number of transitions that were acknowledged.
+        self.n_acknowledged = 0
+        #: Number of transitions that were dropped after a timeout.
+        self.n_lost = 0
+        #: Bytes of acknowledged segments.
+        self.n_bytes_sent = 0
+        #: The rows that were not sent yet, ``None`` until the ring is open.
+        self._staging: CompressedReplay | None = None
+        #: The segment that is not acknowledged yet.
+        self._segment: Segment | None = None
+        #: Whether the last rows were lost, so that episodes do not continue after them.
+        self._has_gap = False
+        #: Whether the shard has not answered in time, so that nothing waits for it until it answers.
+        self._is_late = False
+        #: What :meth:`.Shard.open_ring` returns, ``None`` unless that was requested and not used yet.
+        self._opening: Any = None
         #: The newest state of each process of the shard that has replied since :meth:`take_statuses`.
         self._statuses: dict[str, ShardStatus] = {}
-        self._staging: CompressedReplay | None = None
 
     def open(self) -> None:
         """Open the ring, unless it is open; :meth:`add` does this, too.
@@ -138,14 +111,12 @@ class ReplayWriter:
         """
         if self._staging is not None:
             return
-        self._session = uuid.uuid4().hex
-        self._codecs = CodecExchange(8)
-        self._sent: set[bytes] = set()
-        self._state = WriterState()
+        self._session, self._opening = uuid.uuid4().hex, None
+        self._codecs, self._sent = CodecExchange(8), set[bytes]()
         opened = self._open_ring(self._timeout, continues=False)
         if opened is None:
             raise ShardTimeout(f"{self.shard_name} did not open the ring of {self.name!r} for {self._timeout:g} s")
-        self._state = self._state.after(opened)
+        self._continue_at(opened)
         n_rows = max(1, min(self._segment_length, opened.ring.n_rows // 4))
         self._staging = self._spec.staging(n_rows, self.n_envs, self._num_threads)
 
@@ -163,27 +134,10 @@ class ReplayWriter:
         return [*statuses.values()]
 
     @property
-    def n_acknowledged(self) -> int:
-        """Number of transitions that were acknowledged."""
-        return self._state.n_acknowledged
-
-    @property
-    def n_lost(self) -> int:
-        """Number of transitions that were dropped after a timeout."""
-        return self._state.n_lost
-
-    @property
-    def n_bytes_sent(self) -> int:
-        """Bytes of acknowledged segments."""
-        return self._state.n_bytes_sent
-
-    @property
     def n_staged(self) -> int:
         """Number of transitions that were added and not acknowledged yet."""
-        if self._staging is None:
-            return 0
-        n_rows = 0 if self._state.is_packed else self._staging.size()
-        return (n_rows + _n_rows(self._state.pending)) * self.n_envs
+        n_rows = 0 if self._staging is None else self._staging.size()
+        return (n_rows + (0 if self._segment is None else self._segment.n_rows)) * self.n_envs
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add a transition of every environment, as ``add`` of replay buffers does.
@@ -196,11 +150,10 @@ class ReplayWriter:
         self.open()
         staging = self._staging
         assert staging is not None
-        self._remove_packed(staging)
-        if staging.size() == staging.buffer_size:  # after an error
+        if staging.full:  # after an error
             self._send(staging)
         staging.add(obs, next_obs, action, reward, done, infos)
-        if staging.size() == staging.buffer_size:
+        if staging.full:
             self._send(staging)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -209,174 +162,152 @@ class ReplayWriter:
         :param timeout: seconds after which it returns in any case; ``None`` to wait
         :raises OSError: if the shard could not write them; they are sent again with the next ones
         """
-        staging = self._staging
-        if staging is None:
-            return
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._remove_packed(staging)
-        if staging.size():
-            if not self._wait_until(MAX_IN_FLIGHT - 1, timeout):
-                return
-            self._send(staging)
-        self._wait_until(0, None if deadline is None else max(deadline - time.monotonic(), 0))
+        if self._staging is not None and self._staging.size() and self._wait(timeout):
+            self._pack(self._staging)
+        self._wait(_seconds_until(deadline))
 
     def poll(self) -> None:
-        """Receive acknowledgements that have arrived, without waiting."""
-        if self._staging is not None and self._state.pending:
-            self._wait_until(0, 0)
+        """Receive an acknowledgement that has arrived, without waiting."""
+        self._wait(0)
 
     # -- segments --------------------------------------------------------------------------------------------
 
     def _send(self, staging: CompressedReplay) -> None:
-        """Send the rows that were added."""
-        n_rows = staging.size()
-        is_late = self._state.is_late
-        if not self._wait_until(MAX_IN_FLIGHT - 1, 0 if is_late else self._timeout):
-            if not is_late:
-                logger.warning(
-                    "%s: %s did not answer for %s s; transitions are dropped until it does",
-                    self.name, self.shard_name, self._timeout,
-                )  # fmt: skip
-            self._state = self._with_lost(n_rows)._replace(is_late=True, is_packed=True)
-            self._remove_packed(staging)
+        """Send the rows that were added, when the segment before is acknowledged."""
+        if self._wait(0 if self._is_late else self._timeout):
+            self._pack(staging)
             return
+        if not self._is_late:
+            logger.warning(
+                "%s: %s did not answer for %s s; transitions are dropped until it does",
+                self.name, self.shard_name, self._timeout,
+            )  # fmt: skip
+        with deferred_interrupts():
+            self._is_late = True
+            self._lose(staging.size())
+            staging.reset()
+
+    def _pack(self, staging: CompressedReplay) -> None:
+        """Send the rows that were added; no segment is on its way."""
+        n_rows = staging.size()
         block = block_of(staging, np.arange(n_rows))
         codecs = {self._codecs.add(codec): codec for batch in block.batches.values() for codec in batch.codecs}
-        state = self._state
-        segment = Segment(n_rows, block.pack(), codecs, state.has_gap)
-        self._state = state._replace(pending=(*state.pending, segment), has_gap=False, is_packed=True)
-        self._remove_packed(staging)
-        if all(each.reply is not None for each in state.pending):  # otherwise it is sent after those
+        segment = Segment(n_rows, block.pack(), codecs, self._has_gap)
+        with deferred_interrupts():  # so that no row is sent twice
+            self._segment, self._has_gap = segment, False
+            staging.reset()
             self._submit(segment)
 
-    def _remove_packed(self, staging: CompressedReplay) -> None:
-        """Remove rows from the staging buffer that are in a segment, or lost."""
-        if self._state.is_packed:
-            staging.reset()
-            self._state = self._state._replace(is_packed=False)
-
-    def _with_lost(self, n_rows: int) -> WriterState:
-        """Return the state after counting rows that are not sent, so that episodes do not continue after them."""
-        state = self._state
-        return state._replace(has_gap=True, n_lost=state.n_lost + n_rows * self.n_envs)
-
-    def _with_acknowledged(self, n_segments: int) -> WriterState:
-        """Return the state after counting the first segments as acknowledged."""
-        state = self._state
-        segments = state.pending[:n_segments]
-        n_rows = _n_rows(segments)
-        return state._replace(
-            pending=state.pending[n_segments:],
-            position=state.position + n_rows,
-            is_late=state.is_late and not segments,
-            n_acknowledged=state.n_acknowledged + n_rows * self.n_envs,
-            n_bytes_sent=state.n_bytes_sent + sum(segment.block.nbytes for segment in segments),
-        )
-
     def _submit(self, segment: Segment) -> None:
-        configs = self._codecs.configs_of(segment.codecs.keys() - self._sent)
-        self._sent |= segment.codecs.keys()
-        pending = self._state.pending
-        position = self._state.position + _n_rows(pending[: pending.index(segment)])
+        new = {digest: codec for digest, codec in segment.codecs.items() if digest not in self._sent}
+        self._sent |= new.keys()
         segment.is_refused = False
         segment.reply = self._shard.insert.remote(
-            self.name, self._session, position, segment.block, configs, after_gap=segment.after_gap
+            self.name, self._session, self._position, segment.block, new, after_gap=segment.after_gap
         )
 
-    def _wait_until(self, n_pending: int, timeout: float | None) -> bool:
-        """Wait until at most so many segments are not acknowledged; return whether that is so.
+    def _wait(self, timeout: float | None) -> bool:
+        """Wait until no segment is on its way; return whether that is so.
 
         :param timeout: seconds after which it returns in any case
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while len(self._state.pending) > n_pending:
-            segment = self._state.pending[0]
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+        while (segment := self._segment) is not None:
+            left = _seconds_until(deadline)
             if segment.reply is None:
-                if not self._continue(left):
+                if not self._send_again(segment, left):
                     return False
                 continue
             if not ray.wait([segment.reply], timeout=left)[0]:
                 return False
             try:
-                reply = ray.get(segment.reply)
-            except (*ACTOR_FAILURES, UnknownWriter) as error:
-                logger.warning("%s: segments are sent again after %s", self.name, summary(error))
-                segment.is_refused = isinstance(error, UnknownWriter)
+                reply: InsertReply = ray.get(segment.reply)
+            except Exception as error:
+                segment.reply, segment.is_refused = None, isinstance(error, UnknownWriter)
+                if not isinstance(error, (*ACTOR_FAILURES, UnknownWriter)):
+                    raise
+                logger.warning("%s: a segment is sent again after %s", self.name, summary(error))
+                continue
+            self._statuses[reply.status.incarnation] = reply.status
+            if reply.missing:  # codecs that the shard has forgotten; opening the ring again sends all
                 segment.reply = None
                 continue
-            except Exception:
-                segment.reply = None
-                raise
-            self._statuses[reply.status.incarnation] = reply.status
-            if reply.missing:  # the shard has removed them
-                self._sent -= set(reply.missing)
-                segment.reply = None
-            else:
-                self._state = self._with_acknowledged(1)._replace(ring=reply.ring, incarnation=reply.status.incarnation)
+            with deferred_interrupts():
+                self._acknowledge(segment)
+                self._position += segment.n_rows
+                self._ring, self._incarnation = reply.ring, reply.status.incarnation
         return True
 
-    def _continue(self, timeout: float | None) -> bool:
-        """Send again what the shard has not stored; return whether that was possible in time."""
-        sent = [segment.reply for segment in self._state.pending if segment.reply is not None]
-        if sent:
-            ray.wait(sent, num_returns=len(sent), timeout=timeout)  # those before may still be on their way
+    def _acknowledge(self, segment: Segment) -> None:
+        self._segment, self._is_late = None, False
+        self.n_acknowledged += segment.n_rows * self.n_envs
+        self.n_bytes_sent += segment.block.nbytes
+
+    def _lose(self, n_rows: int) -> None:
+        """Count rows that are not sent, so that episodes do not continue after them."""
+        self._has_gap = True
+        self.n_lost += n_rows * self.n_envs
+
+    def _send_again(self, segment: Segment, timeout: float | None) -> bool:
+        """Open the ring again, and send the segment unless it was stored; return whether that was possible in time."""
         opened = self._open_ring(timeout, continues=True)
         if opened is None:
             return False
-        n_stored = self._n_stored(opened)
-        if n_stored is None:
-            n_rows = _n_rows(self._state.pending)
-            logger.warning("%s: it is unknown which of %d rows were stored, so they are dropped", self.name, n_rows)
-            state = self._with_lost(n_rows)._replace(pending=())
-        else:
-            state = self._with_acknowledged(n_stored)
-        self._sent.clear()
-        for segment in state.pending:
-            segment.reply = None
-        self._state = state.after(opened)
-        for segment in state.pending:
-            self._submit(segment)
+        is_stored = self._is_stored(segment, opened)
+        with deferred_interrupts():
+            self._sent.clear()
+            self._continue_at(opened)
+            if is_stored:
+                self._acknowledge(segment)
+            elif is_stored is None:
+                n_rows = segment.n_rows
+                logger.warning("%s: it is unknown whether %d rows were stored, so they are dropped", self.name, n_rows)
+                self._segment = None
+                self._lose(n_rows)
+            else:
+                self._submit(segment)
         return True
 
-    def _n_stored(self, opened: OpenReply) -> int | None:
-        """Return how many segments are stored, but not acknowledged; ``None`` if that is unknown.
+    def _is_stored(self, segment: Segment, opened: OpenReply) -> bool | None:
+        """Return whether a segment is stored, but not acknowledged; ``None`` if that is unknown.
 
         :param opened: the reply of :meth:`.Shard.open_ring`
         """
-        state, ring = self._state, opened.ring
-        assert state.ring is not None
-        if ring.is_empty or state.pending[0].is_refused:
-            return 0
-        ends = np.cumsum([0, *(segment.n_rows for segment in state.pending)])
-        if opened.is_known and opened.status.incarnation == state.incarnation:
-            stored = ends == opened.position - state.position
-        else:  # the shard was restarted; where the ring is in its folder shows what was stored since the last reply
-            stored = (ends - (ring.row - state.ring.row)) % ring.n_rows == 0
-            stored &= state.ring.n_rows == ring.n_rows
-        return int(np.argmax(stored)) if np.count_nonzero(stored) == 1 else None
+        ring = opened.ring
+        if ring.is_empty or segment.is_refused:
+            return False
+        if opened.is_known and opened.status.incarnation == self._incarnation:
+            return opened.position != self._position
+        # The shard was restarted; where the ring is in its folder shows what was stored since the last reply.
+        n_new = (ring.row - self._ring.row) % ring.n_rows
+        n_expected = segment.n_rows % ring.n_rows
+        if ring.n_rows != self._ring.n_rows or n_new not in (0, n_expected) or not n_expected:
+            return None
+        return n_new > 0
+
+    def _continue_at(self, opened: OpenReply) -> None:
+        """Continue where the ring is."""
+        self._position, self._ring, self._incarnation = opened.position, opened.ring, opened.status.incarnation
+        self._opening = None
 
     def _open_ring(self, timeout: float | None, *, continues: bool) -> OpenReply | None:
         """Open the ring, and return where to continue.
 
         :param timeout: seconds for which it is tried again if the shard fails; ``None`` for as long as it takes
         :param continues: as for :meth:`.Shard.open_ring`
-        :return: ``None`` after the timeout. The next call waits for the same reply, or returns it again, unless
-            :attr:`WriterState.opening` is ``None`` then
+        :return: ``None`` after the timeout. The next call waits for the same reply
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            opening = self._state.opening
-            if opening is None:
-                opening = self._shard.open_ring.remote(self.name, self._session, self.n_envs, continues=continues)
-                self._state = self._state._replace(opening=opening)
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
-            if not ray.wait([opening], timeout=left)[0]:
+            if self._opening is None:
+                self._opening = self._shard.open_ring.remote(self.name, self._session, self.n_envs, continues=continues)
+            if not ray.wait([self._opening], timeout=_seconds_until(deadline))[0]:
                 return None
             try:
-                opened: OpenReply = ray.get(opening)
+                opened: OpenReply = ray.get(self._opening)
             except Exception as error:
-                self._state = self._state._replace(opening=None)
+                self._opening = None
                 if not isinstance(error, ACTOR_FAILURES):
                     raise
                 if deadline is not None and time.monotonic() + PAUSE > deadline:
@@ -387,5 +318,6 @@ class ReplayWriter:
             return opened
 
 
-def _n_rows(segments: Sequence[Segment]) -> int:
-    return sum(segment.n_rows for segment in segments)
+def _seconds_until(deadline: float | None) -> float | None:
+    """Return the seconds until a time of ``time.monotonic``, at least 0; ``None`` for no end."""
+    return None if deadline is None else max(deadline - time.monotonic(), 0)

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from distributed.emitted import NUMBERS, SPACES, observation, transition
 from sb3_compressed.arrays.decoding import decode
-from sb3_compressed.distributed.block import Block
+from sb3_compressed.codecs import Codec
+from sb3_compressed.distributed.block import Block, PackedBlock
 from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.encoded_rows import block_of, layout_of
+from sb3_compressed.distributed.encoded_rows import block_of
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import InsertReply, SampleReply, Shard
 
@@ -27,13 +28,13 @@ def spec_of(kind: str, *, sampler: Any = "uniform", n_steps: int = 1, gamma: flo
 class Segment(NamedTuple):
     """A segment as it is sent.
 
-    :param codecs: the configurations of all its codecs
+    :param codecs: all its codecs
     """
 
     position: int
     n_rows: int
-    block: NDArray[np.uint8]
-    codecs: dict[bytes, bytes]
+    block: PackedBlock
+    codecs: dict[bytes, Codec]
 
 
 class Client:
@@ -69,7 +70,7 @@ class Client:
         block = block_of(self.staging, np.arange(n_rows))
         self.staging.reset()
         digests = [self.exchange.add(codec) for batch in block.batches.values() for codec in batch.codecs]
-        segment = Segment(self.position, n_rows, block.pack(), self.exchange.configs_of(digests))
+        segment = Segment(self.position, n_rows, block.pack(), self.exchange.present(digests))
         self.position += n_rows
         return segment
 
@@ -100,7 +101,7 @@ def _decoded(batch: Any, layout: Any, kind: str, name: str) -> NDArray[Any]:
     if kind == "dict":
         space = space.spaces[name.partition("/")[2]]
     out = np.empty((batch.n_items, *space.shape), space.dtype)
-    decode(batch, layout_of(space.shape, layout), out)
+    decode(batch, layout, out)
     return out
 
 

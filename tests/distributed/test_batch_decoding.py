@@ -80,33 +80,6 @@ def test_a_damaged_payload_is_an_error_of_the_batch_that_contains_it(
     assert_true(images.sample(8), "transposed", 4)
 
 
-def test_a_damaged_reply_is_an_error_of_the_batch_that_contains_it(
-    images: DistributedReplayBuffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    get, n_read = ray.get, 0
-
-    def damaged(replies: Any, **options: Any) -> Any:
-        nonlocal n_read
-        reply = get(replies, **options)
-        if isinstance(reply, SampleReply) and reply.block is not None:
-            n_read += 1
-            if n_read > 2:  # after those of the first batch
-                block = reply.block.copy()
-                block[-9] ^= 1
-                return reply._replace(block=block)
-        return reply
-
-    images._pipeline = pipeline_of(images, 2)
-    with monkeypatch.context() as patch:
-        patch.setattr(ray, "get", damaged)
-        assert_true(images.sample(64), "transposed", 4)
-        assert n_read == 2
-        with pytest.raises(CorruptPayload, match="the checksum of the block is wrong"):
-            images.sample(64)
-    for _ in range(5):
-        assert_true(images.sample(64), "transposed", 4)
-
-
 def test_transitions_of_replies_that_failed_are_requested_again(
     images: DistributedReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

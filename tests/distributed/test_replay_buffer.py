@@ -23,6 +23,7 @@ from sb3_compressed import (
     load_checkpoint,
     save_checkpoint,
 )
+from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.payloads import Payloads
@@ -260,9 +261,10 @@ def test_layouts_may_differ_between_shards(images: DistributedReplayBuffer) -> N
         n = 2 * len(part.block.arrays["rings"])
         items = np.stack([observation("images", 3 * k) for k in range(n)])
         none = get_codec("none")
+        layout = None if n_frames == 1 else FrameLayout((4, 20, 20), 0, n_frames)
         payloads = none.encode(items.reshape(n * n_frames, -1))
         part.block.batches["observations"] = PayloadBatch([none], Payloads.of(payloads), n_frames)
-        part.block.values["layouts"]["observations"] = None if n_frames == 1 else [0, n_frames]
+        part.block.values["layouts"]["observations"] = layout
     decoded = images._decoder.decoded(parts, "observations")
     row = 0
     for part in parts:

@@ -16,7 +16,6 @@ from distributed.segments import Client, assert_emitted, samples_of, spec_of
 from sb3_compressed import CompressedDictReplayBuffer, CompressedNStepReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.encoded_rows import EncodedRows
 from sb3_compressed.distributed.ring import Ring, RingState
 from sb3_compressed.persistence.buffer_state import named_arrays
 from sb3_compressed.samplers import PrioritizedSampler
@@ -45,7 +44,7 @@ class Source:
                 self.added.append(transition(self.kind, number, self.client.n_envs, action=number * self.client.n_envs))
             segment = self.client.segment(n_rows)
             self.codecs.receive(segment.codecs)
-            self.ring.append(EncodedRows.from_block(Block.unpack(segment.block, self.codecs), self.ring.buffer))
+            self.ring.append(Block.unpack(segment.block, self.codecs))
 
 
 def assert_content(ring: Ring, expected: Any) -> None:

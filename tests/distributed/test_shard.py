@@ -16,7 +16,7 @@ from chi_square import assert_frequencies
 from distributed.emitted import SPACES
 from distributed.segments import Client, Samples, assert_emitted, batches_of, rewards_of, spec_of
 from distributed.stopped import full_disk
-from sb3_compressed import CorruptPayload, StorageError
+from sb3_compressed import StorageError
 from sb3_compressed.distributed.checkpoint_manifest import ring_folder
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.shard import PriorityUpdates, Shard, UnknownWriter, WriterReplaced
@@ -247,24 +247,15 @@ def test_missing_codecs_are_requested() -> None:
     assert content(other.shard) == [*range(80, 90)]
 
 
-@pytest.mark.parametrize("where", WHERE)
-def test_damaged_segments_change_nothing(where: str, tmp_path: Path) -> None:
-    own = sharded("images", where, tmp_path)
+def test_segments_of_another_space_change_nothing() -> None:
+    own = Sharded("images")
     client = own.client()
     client.send(10)
-    segment = client.segment(10)
-    for position in (0, 30, segment.block.nbytes // 2, segment.block.nbytes - 1):
-        damaged = segment.block.copy()
-        damaged[position] ^= 1
-        with pytest.raises(CorruptPayload):
-            client.insert(segment._replace(block=damaged))
-    with pytest.raises(CorruptPayload):
-        client.insert(segment._replace(codecs={bytes(16): b"x"}))
     stranger = Client(own.shard, spec_of("vector"), "vector")
-    with pytest.raises(CorruptPayload):
+    with pytest.raises(ValueError, match="the rows are"):
         client.insert(stranger.segment(10)._replace(position=10))
     assert content(own.shard) == [*range(10)]
-    assert client.insert(segment).missing == []
+    client.send(10)
     assert content(own.shard) == [*range(20)]
 
 
@@ -615,9 +606,9 @@ def test_statistics() -> None:
     status = own.shard.status()
     assert status.incarnation == before.incarnation != Sharded("images").shard.status().incarnation
     assert (status.n_transitions, status.mass, status.n_inserted, status.n_sampled) == (20, 20, 20, 15)
-    assert status.n_bytes_inserted == segment.block.nbytes + sum(map(len, segment.codecs.values()))
+    assert status.n_bytes_inserted == segment.block.nbytes
     assert reply.block is not None
-    assert status.n_bytes_sampled == reply.block.nbytes + sum(map(len, reply.codecs.values()))
+    assert status.n_bytes_sampled == reply.block.nbytes
     assert own.shard.pid() == os.getpid()
     assert status.memory > 1 << 20
     assert status.number > before.number

@@ -20,7 +20,7 @@ from distributed.stopped import full_disk, short_timeout, stopped, until
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, new_actor
 from sb3_compressed.distributed.shard import WriterReplaced
-from sb3_compressed.distributed.writer import MAX_IN_FLIGHT, ReplayWriter
+from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.errors import ShardTimeout
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
@@ -74,7 +74,7 @@ def test_transitions_arrive_in_segments(memory: Any) -> None:
     for number in range(25):
         transition("images", number, 2, action=2 * number).add_to(writer)
         assert writer.n_staged + writer.n_acknowledged == 2 * (number + 1)
-        assert writer.n_staged <= 2 * 10 * (1 + MAX_IN_FLIGHT)
+        assert writer.n_staged <= 2 * 10 * 2, "a segment on its way, and the next one"
     assert writer.n_staged >= 10
     writer.flush()
     assert (writer.n_staged, writer.n_acknowledged, writer.n_lost) == (0, 50, 0)
@@ -181,7 +181,7 @@ def test_a_shard_in_memory_returns_empty(memory: Any, point: str, caplog: pytest
     assert (writer.n_acknowledged, writer.n_lost, writer.n_staged) == (100, 0, 0)
     found = content(memory, name)
     assert found == [*range(100 - len(found), 100)], "nothing twice"
-    assert len(found) >= 65 - 10 * MAX_IN_FLIGHT
+    assert len(found) >= 65 - 10
 
 
 @pytest.mark.parametrize("point", ["insert", "inserted", "open"])
@@ -197,7 +197,7 @@ def test_a_shard_with_a_folder_has_everything(folder: Any, point: str, caplog: p
     assert not died.exists()
     assert (writer.n_acknowledged, writer.n_lost, writer.n_staged) == (100, 0, 0)
     assert content(folder, name) == [*range(100)], "nothing twice, and everything acknowledged"
-    assert point == "open" or "segments are sent again after" in caplog.text
+    assert point == "open" or "a segment is sent again after" in caplog.text
     # Episodes continue.
     [samples] = batches_of(ray.get(folder.sample.remote(name, [3000])), "vector", CodecExchange(8))
     rewards = rewards_of(samples)
@@ -218,19 +218,19 @@ def test_a_shard_that_is_stopped_is_waited_for_once(folder: Any, caplog: pytest.
         add_to(writer, "vector", range(5040, 7040))
         writer.flush(0.1)
     assert caplog.text.count("the shard did not answer for 0.2 s") == 1
-    assert writer.n_lost == 2000 - 10 * MAX_IN_FLIGHT
+    assert writer.n_lost == 2000 - 10
     add_to(writer, "vector", range(7040, 7045))
     writer.flush()
     add_to(writer, "vector", range(7045, 7060))
     writer.flush()
     assert writer.n_acknowledged + writer.n_lost == 2060
     found = content(folder, "stopped")
-    assert found[:60] == [*range(5000, 5060)]
-    assert found[60:] == [*range(7060 - len(found[60:]), 7060)]
+    assert found[:50] == [*range(5000, 5050)]
+    assert found[50:] == [*range(7060 - len(found[50:]), 7060)]
     [samples] = batches_of(ray.get(folder.sample.remote("stopped", [5000])), "vector", CodecExchange(8))
     rewards = rewards_of(samples)
-    assert rewards[5059] == pytest.approx(5059), "returns do not cross the gap"
-    assert rewards[5058] == pytest.approx(5058 + 0.9 * 5059)
+    assert rewards[5049] == pytest.approx(5049), "returns do not cross the gap"
+    assert rewards[5048] == pytest.approx(5048 + 0.9 * 5049)
 
 
 def test_a_ring_that_cannot_be_opened_in_time_is_an_error(memory: Any) -> None:
