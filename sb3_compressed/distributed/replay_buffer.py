@@ -592,7 +592,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             rings[shard][name] = source, n_envs
         sizes = {name: ring.n_transitions for name, ring in (manifest.rings or {}).items()}
         quotas = self._registry.new_quotas(writers, sizes)
-        rows = self._registry.rows_of(quotas, writers)
+        rows = quotas.rows
         self._pipeline.discard()
         self._updates.clear()
         self._group.renumber()

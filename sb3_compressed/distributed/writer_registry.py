@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sb3_compressed.distributed.ring_quotas import RingQuotas
@@ -42,7 +41,7 @@ class WriterRegistry:
         self.quotas = self.new_quotas(self.writers, sizes)
         #: How many transitions had been inserted when these were last updated.
         self._n_inserted_before = 0
-        group.resize(self.rows_of(self.quotas, self.writers))
+        group.resize(self.quotas.rows)
 
     def new_quotas(self, writers: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> RingQuotas:
         """Return how the buffer is divided among writers.
@@ -50,27 +49,16 @@ class WriterRegistry:
         :param writers: the number of environments and the shard of each
         :param sizes: how many transitions each ring contains
         """
-        n_envs_of = _by_process({name: n_envs for name, (n_envs, _) in writers.items()})
-        full_sizes = Counter[str]()  # if all rings of a process had as many rows as its largest one
-        for name, size in sizes.items():
-            n_rows = -(-size // writers[name][0])
-            full_sizes[_process(name)] = max(n_rows * n_envs_of[_process(name)], full_sizes[_process(name)])
-        n_inserted = _by_process(self._group.n_inserted_by)
-        return RingQuotas(self._capacity, self._segment_length, n_envs_of, full_sizes, n_inserted)
-
-    @staticmethod
-    def rows_of(quotas: RingQuotas, writers: Iterable[str]) -> dict[str, int]:
-        """Return the number of rows of the ring of each writer."""
-        return {name: quotas.rows[_process(name)] for name in writers}
+        n_envs_of = {name: n_envs for name, (n_envs, _) in writers.items()}
+        return RingQuotas(self._capacity, n_envs_of, sizes, self._group.n_inserted_by)
 
     def update_quotas(self) -> None:
         """Divide the buffer among all writers again if their speeds have changed."""
         n_new = self._group.n_inserted - self._n_inserted_before
         if n_new >= self.quotas.interval:
             self._n_inserted_before += n_new
-            if self.quotas.record(_by_process(self._group.n_inserted_by)):
-                idle = [name for name in self.writers if _process(name) in self.quotas.idle]
-                self._group.request_resize(self.rows_of(self.quotas, self.writers), idle)
+            if self.quotas.record(self._group.n_inserted_by):
+                self._group.request_resize(self.quotas.rows, self.quotas.idle)
 
     def include(self, writers: Mapping[str, int]) -> None:
         """Include writers, each with its number of environments.
@@ -89,15 +77,14 @@ class WriterRegistry:
             all_writers[name] = n_envs, shard
         self._group.refresh_all()  # so that rings keep what has arrived
         quotas = copy.deepcopy(self.quotas)
-        n_envs_of = _by_process({name: n_envs for name, (n_envs, _) in all_writers.items()})
-        quotas.include(n_envs_of, _by_process(self._group.n_inserted_by))
-        self._group.resize(self.rows_of(quotas, all_writers))
+        quotas.include({name: n_envs for name, (n_envs, _) in all_writers.items()}, self._group.n_inserted_by)
+        self._group.resize(quotas.rows)
         self.quotas, self.writers = quotas, all_writers  # in this order, since each writer needs a quota
 
     def reset(self) -> None:
         """Divide the buffer again, since all rings are empty."""
         self.quotas = self.new_quotas(self.writers, {})
-        self._group.resize(self.rows_of(self.quotas, self.writers))
+        self._group.resize(self.quotas.rows)
 
     def new_writer(self, name: str, spec: RingSpec, **options: Any) -> ReplayWriter:
         """Return a writer that was included.
@@ -110,16 +97,3 @@ class WriterRegistry:
             self._group.shards[shard].actor, spec, name, n_envs, self._segment_length, shard_name=f"shard {shard}",
             **options,
         )  # fmt: skip
-
-
-def _process(name: str) -> str:
-    """Return the process of a writer. The learner's writers are one, since they insert the same number of rows."""
-    return LEARNER if name.startswith(LEARNER) else name
-
-
-def _by_process(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the sums of counts of writers by their processes."""
-    sums = Counter[str]()
-    for name, count in counts.items():
-        sums[_process(name)] += count
-    return sums

@@ -98,7 +98,7 @@ def test_a_checkpoint_keeps_rings_of_different_size(local_ray: None, size: int, 
     writers = {name: buffer.writer(name, 1) for name in ("a", "slow")}
     write(buffer, "small", writers, range(100), repeat=9)
     before = stored(buffer)
-    assert before["a"] > 4 * before["slow"] > 100
+    assert before["a"] > 3 * before["slow"] > 100
     buffer.save_checkpoint(tmp_path / "checkpoint")
     buffer.close()
     again = new_buffer("small", size, n_shards=2)
@@ -108,7 +108,7 @@ def test_a_checkpoint_keeps_rings_of_different_size(local_ray: None, size: int, 
         assert found["slow"] >= 0.8 * before["slow"]
         assert found["a"] >= 0.8 * before["a"]
     assert 0.8 * min(size, 400) <= sum(found.values()) <= size
-    assert found["a"] > 3 * found["slow"]
+    assert found["a"] > 2 * found["slow"]
     again.close()
 
 
