@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -23,17 +22,14 @@ __all__ = ["EpsilonLadder", "Exploration", "ExplorationConfig", "Explorer"]
 
 @dataclass(frozen=True)
 class EpsilonLadder:
-    """A constant probability of random actions for each collector, from ``base`` down to ``base ** (1 + alpha)``.
+    """A constant probability of random actions for each environment, from ``base`` down to ``base ** (1 + alpha)``.
 
-    That of position ``i`` of ``n`` is ``base ** (1 + alpha * i / (n - 1))`` (Horgan et al. 2018, Ape-X,
-    https://arxiv.org/abs/1803.00933, section 4.1). A single position has ``base``. If collectors have several
-    environments, each environment of each collector has its own position.
+    That of environment ``i`` of the ``n`` of all collectors is ``base ** (1 + alpha * i / (n - 1))`` (Horgan et al.
+    2018, Ape-X, https://arxiv.org/abs/1803.00933, section 4.1). A single environment has ``base``.
 
     >>> ladder = EpsilonLadder()
     >>> [round(ladder.epsilon(i, 4), 5) for i in range(4)]
     [0.4, 0.04716, 0.00556, 0.00066]
-    >>> ladder.epsilons(collector=1, n_collectors=2, n_envs=2).round(5).tolist()
-    [0.00556, 0.00066]
 
     :param base: the probability at the first position
     :param alpha: how much smaller those of the others are
@@ -50,24 +46,8 @@ class EpsilonLadder:
             raise ValueError(f"alpha must be finite and at least 0, got {self.alpha!r}")
 
     def epsilon(self, position: int, n_positions: int) -> float:
-        """Return the probability of random actions at one position.
-
-        :raises ValueError: if there is no such position
-        """
-        if not 0 <= position < n_positions:
-            raise ValueError(f"position must be at least 0 and below n_positions={n_positions}, got {position}")
+        """Return the probability of random actions at one position, from 0 to ``n_positions - 1``."""
         return float(self.base ** (1 + self.alpha * position / max(n_positions - 1, 1)))
-
-    def epsilons(self, collector: int, n_collectors: int, n_envs: int = 1) -> NDArray[np.float64]:
-        """Return the probabilities of random actions for the environments of one collector, ``(n_envs,)``.
-
-        :param collector: its number, from 0
-        :param n_collectors: number of collectors
-        :param n_envs: number of environments of each collector
-        :raises ValueError: if there is no such collector
-        """
-        first = collector * n_envs
-        return np.array([self.epsilon(i, n_collectors * n_envs) for i in range(first, first + n_envs)])
 
 
 #: Probability of random actions: a constant, ``"schedule"`` for the learner's ``exploration_rate``, ``"ladder"`` for
@@ -95,13 +75,11 @@ class ExplorationConfig:
 
     def __post_init__(self) -> None:
         epsilon = self.epsilon
-        if epsilon is None or isinstance(epsilon, EpsilonLadder):
+        if epsilon is None or isinstance(epsilon, EpsilonLadder) or epsilon in ("ladder", "schedule"):
             return
-        if isinstance(epsilon, str) and epsilon in ("ladder", "schedule"):
-            return
-        if not isinstance(epsilon, Real) or isinstance(epsilon, bool) or not 0 <= epsilon <= 1:
+        if isinstance(epsilon, str) or not 0 <= epsilon <= 1:
             raise ValueError(
-                f"epsilon must be between 0 and 1, 'ladder', 'schedule', an EpsilonLadder or None, got {epsilon!r}"
+                f"exploration must be between 0 and 1, 'ladder', 'schedule', an EpsilonLadder or None, got {epsilon!r}"
             )
 
     @classmethod
@@ -154,7 +132,6 @@ class Explorer:
     :param collector: number of the collector, from 0
     :param n_collectors: number of collectors, for the positions of :class:`EpsilonLadder`
     :param seed: seed of the random actions; a sequence such as ``(seed, n_restarts)`` is one seed as well
-    :raises ValueError: if random actions are configured for continuous ones, or action noise for discrete ones
     """
 
     def __init__(
@@ -169,19 +146,18 @@ class Explorer:
     ) -> None:
         self.policy, self.config, self.n_envs = policy, config, n_envs
         self._is_continuous = isinstance(policy.action_space, spaces.Box)
-        if self._is_continuous and config.epsilon is not None:
-            raise ValueError(f"epsilon={config.epsilon!r} needs discrete actions, got {policy.action_space}")
-        if not self._is_continuous and config.action_noise is not None:
-            raise ValueError(f"action_noise needs continuous actions (Box), got {policy.action_space}")
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(collector,)))
         #: Where random actions are drawn from: a copy, since environments and policy may share the space.
         self.action_space = copy.deepcopy(policy.action_space)
         self.action_space.seed(int(self._rng.integers(2**31)))
         noise = config.action_noise
         self._noise = None if noise is None else VectorizedActionNoise(noise, n_envs)
-        self._epsilon: Any = EpsilonLadder() if config.epsilon == "ladder" else config.epsilon
-        if isinstance(self._epsilon, EpsilonLadder):
-            self._epsilon = self._epsilon.epsilons(collector, n_collectors, n_envs)
+        epsilon: Any = EpsilonLadder() if config.epsilon == "ladder" else config.epsilon
+        if isinstance(epsilon, EpsilonLadder):
+            first = collector * n_envs
+            epsilon = [epsilon.epsilon(first + env, n_collectors * n_envs) for env in range(n_envs)]
+        #: Probability of a random action of each environment, that of the learner if it is a schedule.
+        self._epsilon: Any = 0.0 if epsilon is None else epsilon
         self.begin_rollout()
 
     def begin_rollout(self) -> None:
@@ -189,21 +165,6 @@ class Explorer:
         self._n_steps = 0
         if self.config.use_sde:
             self._reset_sde_noise()
-
-    def epsilons(self, exploration_rate: float | None = None) -> NDArray[np.float64]:
-        """Return the probability of a random action for each environment, ``(n_envs,)``.
-
-        :param exploration_rate: that of the learner
-        :raises ValueError: if ``epsilon`` is ``"schedule"`` and there is no exploration rate between 0 and 1
-        """
-        epsilon = self._epsilon
-        if self.config.epsilon == "schedule":
-            epsilon = exploration_rate
-            if epsilon is None or not 0 <= epsilon <= 1:
-                raise ValueError(
-                    f"epsilon='schedule' needs an exploration_rate between 0 and 1 in each call, got {epsilon!r}"
-                )
-        return np.full(self.n_envs, 0.0 if epsilon is None else epsilon, np.float64)
 
     def actions(
         self, observations: Any, *, is_warmup: bool = False, exploration_rate: float | None = None
@@ -214,8 +175,6 @@ class Explorer:
             ``(n_envs, *obs_shape)`` or a dict of such arrays
         :param is_warmup: whether learning has not started (``num_timesteps < learning_starts``)
         :param exploration_rate: that of the learner, for ``epsilon="schedule"``
-        :raises ValueError: if there is no exploration rate although it is needed, or the number of observations is not
-            that of the environments
         """
         config = self.config
         if config.use_sde and config.sde_sample_freq > 0 and self._n_steps % config.sde_sample_freq == 0:
@@ -224,12 +183,14 @@ class Explorer:
         if is_warmup and not (config.use_sde and config.use_sde_at_warmup):
             actions = self._random_actions(self.n_envs)
         else:
-            actions = self._policy_actions(observations, self.epsilons(exploration_rate))
+            actions = self._policy_actions(
+                observations, exploration_rate if config.epsilon == "schedule" else self._epsilon
+            )
         if not self._is_continuous:
             return actions, actions
         scaled = self.policy.scale_action(actions)
         if self._noise is not None:
-            scaled = self._with_noise(scaled, self._noise())
+            scaled = np.clip(scaled + self._noise(), -1, 1)
         return self.policy.unscale_action(scaled), scaled
 
     def end_episodes(self, dones: NDArray[Any]) -> None:
@@ -240,30 +201,15 @@ class Explorer:
         if self._noise is not None:
             self._noise.reset(np.flatnonzero(dones).tolist())
 
-    def _policy_actions(self, observations: Any, epsilons: NDArray[np.float64]) -> NDArray[Any]:
+    def _policy_actions(self, observations: Any, epsilon: Any) -> NDArray[Any]:
         """Return the policy's actions, with random ones for some environments."""
-        is_random = self._rng.random(self.n_envs) < epsilons
+        is_random = self._rng.random(self.n_envs) < epsilon
         if is_random.all():
             return self._random_actions(self.n_envs)
         actions = np.array(self.policy.predict(observations, deterministic=False)[0])  # a copy, which can be written to
-        expected = (self.n_envs, *(self.action_space.shape or ()))
-        if actions.shape != expected:
-            raise ValueError(
-                f"observations must be those of n_envs={self.n_envs} environments: the policy returned actions of "
-                f"shape {actions.shape} instead of {expected}"
-            )
         if is_random.any():
             actions[is_random] = self._random_actions(int(is_random.sum()))
         return actions
-
-    def _with_noise(self, scaled: NDArray[Any], noise: NDArray[Any]) -> NDArray[Any]:
-        noisy: NDArray[Any] = np.clip(scaled + noise, -1, 1)
-        if noisy.shape != scaled.shape:
-            raise ValueError(
-                f"action_noise must have the shape of an action, {scaled.shape[1:]}, got {noise.shape[1:]}: "
-                f"{self.config.action_noise!r}"
-            )
-        return noisy
 
     def _random_actions(self, n: int) -> NDArray[Any]:
         return np.array([self.action_space.sample() for _ in range(n)])
