@@ -14,8 +14,7 @@ Replay buffers contain observations and rewards as the environments returned the
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,24 +26,20 @@ from sb3_compressed.common.tree_map import leaves, tree_map
 __all__ = ["CollectorNormalizer", "Moments", "merge"]
 
 
-@dataclass(frozen=True, eq=False)
-class Moments:
+class Moments(NamedTuple):
     """Moments of observations and returns: what a collector has seen since its last increment, or all.
 
     :param observations: those of the observations, a dict for Dict spaces; ``{}`` if observations are not normalized
     :param returns: those of the discounted returns, by which rewards are divided
-    :param training: whether the learner updates them; otherwise collectors accumulate nothing
     """
 
     observations: Any
     returns: RunningMeanStd
-    training: bool = True
 
     @classmethod
     def of(cls, vec_normalize: VecNormalize) -> Moments:
         """Return the statistics of a ``VecNormalize`` themselves, not copies."""
-        observations = vec_normalize.obs_rms if vec_normalize.norm_obs else {}
-        return cls(observations, vec_normalize.ret_rms, vec_normalize.training)
+        return cls(vec_normalize.obs_rms if vec_normalize.norm_obs else {}, vec_normalize.ret_rms)
 
 
 class CollectorNormalizer:
@@ -52,18 +47,19 @@ class CollectorNormalizer:
 
     It takes the place of the ``VecNormalize`` around the environments, with raw observations and rewards of these.
 
-    :param vec_normalize: the one of the learner, which can be sent to other processes; it is copied
+    :param vec_normalize: the one of the learner, which can be sent to other processes; it is not changed
     """
 
     def __init__(self, vec_normalize: VecNormalize) -> None:
-        self._vec_normalize = _without_environment(vec_normalize)
+        self._vec_normalize = VecNormalize.__new__(type(vec_normalize))  # SB3's cannot be copied without an environment
+        vars(self._vec_normalize).update(vars(vec_normalize))
+        self.load(Moments.of(vec_normalize))
         self._start_increment()
 
     def load(self, moments: Moments) -> None:
         """Normalize with the statistics of a broadcast. What was accumulated remains."""
-        moments = copy.deepcopy(moments)  # so that a broadcast in shared memory can be freed
-        self._vec_normalize.obs_rms, self._vec_normalize.ret_rms = moments.observations, moments.returns
-        self._vec_normalize.training = moments.training
+        # Copied, so that a broadcast in shared memory can be freed.
+        self._vec_normalize.obs_rms, self._vec_normalize.ret_rms = copy.deepcopy(moments)
 
     def reset(self, observations: Any) -> Any:
         """Accumulate the first observations after a reset of all environments; return them normalized.
@@ -71,8 +67,7 @@ class CollectorNormalizer:
         :param observations: raw ones, ``(n_envs, *obs_shape)`` or a dict of such arrays
         """
         self._returns = np.zeros(1)  # of all environments; in float64
-        self._add_observations(observations)
-        return self.normalize(observations)
+        return self._seen(observations)
 
     def step(self, observations: Any, rewards: NDArray[Any], dones: NDArray[Any]) -> Any:
         """Accumulate a step of all environments; return the observations normalized.
@@ -82,12 +77,10 @@ class CollectorNormalizer:
         :param rewards: raw ones, ``(n_envs,)``
         :param dones: whether each episode ended, ``(n_envs,)``
         """
-        self._add_observations(observations)
-        if self._vec_normalize.training:  # as in VecNormalize, even if rewards are not normalized
-            self._returns = self._returns * self._vec_normalize.gamma + rewards
-            self._increment.returns.update(self._returns)
+        self._returns = self._returns * self._vec_normalize.gamma + rewards
+        self._increment.returns.update(self._returns)  # as in VecNormalize, even if rewards are not normalized
         self._returns = np.where(dones, 0.0, self._returns)
-        return self.normalize(observations)
+        return self._seen(observations)
 
     def normalize(self, observations: Any) -> Any:
         """Return raw observations normalized with the statistics of the last broadcast."""
@@ -105,33 +98,21 @@ class CollectorNormalizer:
         unseen = tree_map(lambda each: RunningMeanStd(0.0, each.mean.shape), statistics)
         self._increment = Moments(unseen, RunningMeanStd(0.0))
 
-    def _add_observations(self, observations: Any) -> None:
-        if self._vec_normalize.training:
-            tree_map(lambda statistics, values: statistics.update(values), self._increment.observations, observations)
+    def _seen(self, observations: Any) -> Any:
+        """Accumulate observations, and return them normalized."""
+        tree_map(lambda statistics, values: statistics.update(values), self._increment.observations, observations)
+        return self.normalize(observations)
 
 
 def merge(vec_normalize: VecNormalize, increment: Moments) -> None:
     """Merge what a collector has seen into the statistics of the learner, unless these are not in training.
 
     Merge each increment once. Those that a collector took but could not send are lost, like its transitions.
-
-    :raises ValueError: if the increment is not finite; nothing is merged then
     """
     if not vec_normalize.training:
         return
     moments = Moments.of(vec_normalize)
-    of_collector = [*leaves(increment.observations), increment.returns]
-    if not all(np.isfinite(values).all() for each in of_collector for values in (each.mean, each.var)):
-        raise ValueError("observations and rewards must be finite; check them with stable_baselines3's VecCheckNan")
-    for own, each in zip([*leaves(moments.observations), moments.returns], of_collector, strict=True):
+    own, seen = ([*leaves(each.observations), each.returns] for each in (moments, increment))
+    for statistics, each in zip(own, seen, strict=True):
         if each.count:
-            own.combine(each)
-
-
-def _without_environment(vec_normalize: VecNormalize) -> VecNormalize:
-    """Return a copy that only normalizes. It is not pickled, since SB3's cannot be twice without an environment."""
-    of_environment = {"venv", "class_attributes", "returns"}
-    state = {name: value for name, value in vars(vec_normalize).items() if name not in of_environment}
-    copied = VecNormalize.__new__(type(vec_normalize))
-    copied.__setstate__(copy.deepcopy(state))
-    return copied
+            statistics.combine(each)
