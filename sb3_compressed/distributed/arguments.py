@@ -11,11 +11,12 @@ from gymnasium import spaces
 
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
 
-__all__ = ["ShardOptions", "require_supported", "validated_sampler"]
+__all__ = ["ShardOptions", "remove_names", "require_supported", "validated_sampler"]
 
 #: Arguments of hindsight replay.
 HINDSIGHT = {"env", "n_sampled_goal", "goal_selection_strategy", "copy_info_dict"}
@@ -35,8 +36,6 @@ class ShardOptions:
     n_shards: int
     storage: StorageLocation
     storage_mode: StorageMode
-    name: str | None
-    lease: float
     ray_options: Mapping[str, Any]
     timeout: float
 
@@ -44,9 +43,8 @@ class ShardOptions:
         validate_integer("n_shards", self.n_shards, 1)
         if self.n_shards >= MAX_SHARDS:
             raise ValueError(f"n_shards must be less than {MAX_SHARDS}, got {self.n_shards}")
-        for name, value in (("timeout", self.timeout), ("lease", self.lease)):
-            if not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be a positive number of seconds, got {value!r}")
+        if not 0 < self.timeout < float("inf"):
+            raise ValueError(f"timeout must be a positive number of seconds, got {self.timeout!r}")
         if self.storage_mode not in STORAGE_MODES:
             raise StorageError(f"storage_mode must be one of {STORAGE_MODES}, got {self.storage_mode!r}")
 
@@ -54,6 +52,15 @@ class ShardOptions:
     def folder(self) -> Path | None:
         """The folder to store shards in, ``None`` for memory."""
         return None if self.storage == "memory" else user_path(self.storage).absolute()
+
+
+def remove_names(options: dict[str, Any]) -> None:
+    """Remove arguments of shards that outlived their learner in 0.3.0, which models of that version pass."""
+    if names := [name for name in ("name", "lease") if options.pop(name, None) is not None]:
+        warn_user(
+            f"{' and '.join(names)} of a distributed buffer have no effect any more: shards end with their learner; "
+            "pass storage=<folder> and storage_mode='resume' to continue with what they contain"
+        )
 
 
 def validated_sampler(sampler: str | Sampler) -> PrioritizedSampler | RecentSampler | None:

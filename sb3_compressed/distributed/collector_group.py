@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 import ray
-from ray.exceptions import ActorDiedError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_compressed import __version__
@@ -22,7 +22,7 @@ from sb3_compressed.distributed.collector import (
     CollectResult,
     PolicyState,
 )
-from sb3_compressed.distributed.ray_session import connect, new_actor, why_no_node_fits
+from sb3_compressed.distributed.ray_session import connect, free_resources, new_actor
 from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer
 from sb3_compressed.distributed.writer import ReplayWriter
 
@@ -34,8 +34,6 @@ logger = logging.getLogger(__name__)
 PAUSES = 0.2, 5.0
 #: After how many exceptions in a row, such as those of an environment, they are raised in the learner.
 MAX_ERRORS = 3
-#: After how many losses of its process in a row a collector is given up.
-MAX_LOSSES = 20
 #: Seconds without a result of any collector after which it is an error.
 TIMEOUT = 600.0
 #: Seconds to wait for collectors to close their environments.
@@ -67,12 +65,11 @@ class Member:
     :param writer: what it writes with; each restart begins with a copy
     :param calls: in their order
     :param is_prepared: whether it can be called, as far as the learner knows
-    :param is_lost: whether its process was lost, and no other has answered since
     :param retry_at: when it is prepared again after a failure, in seconds of ``time.monotonic``; ``None`` if it needs
-        not, or was given up
+        not
     :param n_restarts: how often it was prepared again
     :param n_errors: exceptions since its last result
-    :param n_losses: losses of its process since its last result
+    :param n_failures: these, and losses of its process
     """
 
     index: int
@@ -80,11 +77,10 @@ class Member:
     writer: ReplayWriter | None = None
     calls: list[Call] = field(default_factory=list)
     is_prepared: bool = False
-    is_lost: bool = False
     retry_at: float | None = None
     n_restarts: int = 0
     n_errors: int = 0
-    n_losses: int = 0
+    n_failures: int = 0
 
     @property
     def n_in_flight(self) -> int:
@@ -149,7 +145,7 @@ class CollectorGroup:
     def start(self) -> None:
         """Prepare all collectors, and wait for the first one.
 
-        :raises TimeoutError: if none starts, since no node has what ``ray_options`` request, or for another reason
+        :raises TimeoutError: if none starts within the timeout, such as if no node has what ``ray_options`` request
         :raises Exception: what its preparation has raised, such as an exception of ``make_env``, a ``RuntimeError`` if
             its node has another version of this package, or a ``ValueError`` for environments with other spaces
         """
@@ -160,10 +156,10 @@ class CollectorGroup:
             self.poll(timeout=PATIENCE)
             waited = time.monotonic() - begin
             if not self.n_envs and waited > PATIENCE:
-                self._require_node(waited)
-                logger.warning("no collector has started for %.0f s; see `ray status`", waited)
-        if reason := why_no_node_fits(self._options, len(self.members)):
-            logger.warning("not all collectors can run at the same time: %s", reason)
+                logger.warning(
+                    "no collector has started for %.0f s with ray_options=%s; of the cluster, %s are free",
+                    waited, self._options, free_resources(),
+                )  # fmt: skip
 
     def _prepare(self, member: Member) -> None:
         """Prepare a collector, at the start and after failures."""
@@ -183,7 +179,7 @@ class CollectorGroup:
         if n_envs != self.n_envs:
             raise ValueError(f"make_env returned {n_envs} environments, and {self.n_envs} to another collector")
         member.actor.connect.remote(member.writer)
-        member.is_prepared, member.is_lost = True, False
+        member.is_prepared = True
 
     # -- calls -----------------------------------------------------------------------------------------------
 
@@ -226,7 +222,7 @@ class CollectorGroup:
         """Return the results that have arrived, each with its collector.
 
         :param timeout: seconds to wait for one; ``None`` to wait until it is an error
-        :raises RuntimeError: if the environments of a collector fail repeatedly, or no collector is left
+        :raises RuntimeError: if the environments of a collector fail repeatedly
         :raises TimeoutError: if none has returned anything for the timeout of the group
         """
         self._retry()
@@ -252,19 +248,9 @@ class CollectorGroup:
         called = [member.index for member in self.members if member.calls]
         seconds = time.monotonic() - self._progress_at
         if called and seconds > self._timeout:
-            self._require_node(seconds)
             silent = "".join(f"; shard {index} does not answer" for index in self._buffer.silent_shards())
             names = ", ".join(map(str, called))
             raise TimeoutError(f"none of the collectors {names} has returned anything for {seconds:.0f} s{silent}")
-
-    def _require_node(self, seconds: float) -> None:
-        """Raise if no collector has started, and no node can run one.
-
-        :param seconds: how long none has started
-        :raises TimeoutError: with what was requested, and what the nodes have
-        """
-        if not self.n_envs and (reason := why_no_node_fits(self._options, 1)):
-            raise TimeoutError(f"no collector has started for {seconds:.0f} s: {reason}")
 
     def _wait(self, timeout: float) -> None:
         """Wait until a call has returned, or a collector can be prepared again."""
@@ -284,64 +270,40 @@ class CollectorGroup:
         try:
             result = ray.get(call.reply)
         except RayError as error:
-            # Errors of calls are instances of their causes as well.
-            if isinstance(error, RayTaskError) and not isinstance(error, CollectorNotPrepared):
-                self._failed(member, error)
-            else:
-                self._lost(member, error)
+            self._failed(member, error)
             return None
         del member.calls[0]
         self._progress_at = time.monotonic()
         if not isinstance(result, CollectResult):
             self._prepared(member, result)
             return None
-        member.n_errors = member.n_losses = 0
+        member.n_errors = member.n_failures = 0
         self.n_lost += result.n_lost
         assert member.writer is not None
         self._buffer.record_statuses(member.writer.name, result.statuses)
         return result
 
-    def _lost(self, member: Member, error: Exception) -> None:
-        """Record that the process of a collector was lost."""
-        member.n_losses += 1
-        if not member.is_lost:  # while its process starts, further calls fail
-            self._restarted(member, type(error).__name__)
-        member.is_lost = True
-        self._discard_calls(member)
-        if isinstance(error, ActorDiedError):  # Ray will not restart it
-            ray.kill(member.actor)
-            member.actor = new_actor(Collector, self._options)
-        if member.n_losses <= MAX_LOSSES:
-            return
-        logger.error("collector %d was lost %d times in a row and is given up", member.index, member.n_losses)
-        member.retry_at = None
-        if all(each.n_losses > MAX_LOSSES for each in self.members):
-            raise RuntimeError(
-                f"no collector is left: each was lost {MAX_LOSSES} times without a result; the log names the reasons"
-            ) from error
-
-    def _failed(self, member: Member, error: RayTaskError) -> None:
-        """Record that a call of a collector has raised an exception."""
-        cause = error.cause if isinstance(error.cause, Exception) else error
-        if not self.n_envs:  # most likely a mistake in the configuration
+    def _failed(self, member: Member, error: RayError) -> None:
+        """Record that a call of a collector has raised an exception, or that its process was lost."""
+        # Errors of calls are instances of their causes as well.
+        is_exception = isinstance(error, RayTaskError) and not isinstance(error, CollectorNotPrepared)
+        cause = error.cause if isinstance(error, RayTaskError) and isinstance(error.cause, Exception) else error
+        if is_exception and not self.n_envs:  # most likely a mistake in the configuration
             raise cause from error
-        member.n_errors += 1
-        self._restarted(member, error)
-        member.is_lost = False
+        member.n_failures += 1
+        member.n_errors += is_exception
+        if member.is_prepared:  # otherwise it is counted; while a process starts, further calls fail
+            logger.warning(
+                "collector %d failed and is restarted; up to %d transitions are lost: %s",
+                member.index, member.n_in_flight, error if is_exception else type(error).__name__,
+            )  # fmt: skip
+            member.n_restarts += 1
+            self.n_restarts += 1
         self._discard_calls(member)
         if member.n_errors >= MAX_ERRORS:
             raise RuntimeError(
                 f"collector {member.index} failed {member.n_errors} times in a row: {cause!r}"
             ) from error
-
-    def _restarted(self, member: Member, reason: object) -> None:
-        """Log and count that a collector is restarted."""
-        logger.warning(
-            "collector %d failed and is restarted; up to %d transitions are lost: %s",
-            member.index, member.n_in_flight, reason,
-        )  # fmt: skip
-        member.n_restarts += 1
-        self.n_restarts += 1
 
     def _discard_calls(self, member: Member) -> None:
         """Discard the calls in flight of a collector, and prepare it again after a while."""
@@ -350,8 +312,7 @@ class CollectorGroup:
         member.calls.clear()
         member.is_prepared = False
         first, most = PAUSES
-        n_failures = member.n_errors + member.n_losses
-        member.retry_at = time.monotonic() + min(first * 2 ** (n_failures - 1), most)
+        member.retry_at = time.monotonic() + min(first * 2 ** min(member.n_failures - 1, 10), most)
 
     def _retry(self) -> None:
         """Prepare the collectors that have failed a while ago."""

@@ -28,7 +28,7 @@ from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.distributed.arguments import ShardOptions, require_supported, validated_sampler
+from sb3_compressed.distributed.arguments import ShardOptions, remove_names, require_supported, validated_sampler
 from sb3_compressed.distributed.batch_decoding import BatchDecoder
 from sb3_compressed.distributed.checkpoint_manifest import Manifest
 from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS
@@ -124,9 +124,6 @@ class DistributedReplayBuffer(ReplayBuffer):
     :param prefetch: how many batches are requested before they are needed; 0 for none
     :param timeout: seconds after which a shard that does not answer is left out, until it answers
     :param segment_length: number of steps that are sent to a shard together
-    :param name: on a cluster, a name for shards that outlive the learner: one that is started again with the same name
-        continues with them
-    :param lease: seconds after which these shards end if no learner has called them; they flush their folders
     :param address: of a Ray cluster, such as ``"auto"``; ``None`` uses the connection of this process or
         ``RAY_ADDRESS``, if there is one, and starts Ray on this machine otherwise
     :param ray_options: options of the shards' actors, such as ``dict(num_cpus=1)``
@@ -139,7 +136,6 @@ class DistributedReplayBuffer(ReplayBuffer):
     :raises StorageError: if the folder contains shards that are not to be continued, or more than ``n_shards``
     :raises ShardTimeout: if a shard does not answer, or does not start, such as if no node has the resources that
         ``ray_options`` request
-    :raises RuntimeError: if another learner uses the shards of that name
     :raises ImportError: without Ray
     """
 
@@ -162,8 +158,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         prefetch: int = 16,
         timeout: float = 10.0,
         segment_length: int = 64,
-        name: str | None = None,
-        lease: float = 600.0,
         address: str | None = None,
         ray_options: Mapping[str, Any] | None = None,
         num_threads: int | None = None,
@@ -177,7 +171,8 @@ class DistributedReplayBuffer(ReplayBuffer):
             validate_integer(count, value, 1)
         validate_integer("prefetch", prefetch, 0)
         storage_mode = storage_mode_of(storage_mode, compression)
-        options = ShardOptions(n_shards, storage, storage_mode, name, lease, ray_options or {}, timeout)
+        remove_names(compression)
+        options = ShardOptions(n_shards, storage, storage_mode, ray_options or {}, timeout)
         configured = validated_sampler(sampler)
         require_supported(observation_space, n_steps, compression)
         # SB3's constructor allocates one row, which is removed again: the transitions are in the shards.
@@ -210,7 +205,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._group = ShardGroup(options, self._spec, max(buffer_size // self.n_envs, 2), int(seed))
         if self._group.n_transitions > buffer_size:
             warn_user(
-                f"the shards of {options.name or options.storage} contain {self._group.n_transitions} transitions, but "
+                f"the shards of {options.storage} contain {self._group.n_transitions} transitions, but "
                 f"buffer_size={buffer_size}: the oldest of each writer are removed"
             )
         self._registry = WriterRegistry(self._group, buffer_size, segment_length)
@@ -482,7 +477,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     def statistics(self) -> DistributedStatistics:
         """Return the state of the buffer, as far as this process knows."""
         group, pipeline = self._group, self._pipeline
-        statuses = [status for view in group.shards for status in view.statuses]
+        statuses = [status for view in group.shards for status in view.statuses.values()]
         return DistributedStatistics(
             n_transitions=self.n_transitions,
             n_inserted=group.n_inserted,

@@ -265,8 +265,7 @@ class SamplePipeline:
         try:
             reply = ray.get(request.reply)
             self._codecs.receive(reply.codecs)
-            epoch = self._group.update(view, reply.status, request.requested_at)
-            if reply.block is None:
+            if not self._group.update(view, reply.status, request.requested_at) or reply.block is None:
                 return None
             try:
                 block = Block.unpack(reply.block, self._codecs)
@@ -281,5 +280,5 @@ class SamplePipeline:
             if request.requested_at > view.since:  # else it has answered since
                 self._group.failed(view, error)
         else:
-            return block, epoch
+            return block, view.epoch
         return None

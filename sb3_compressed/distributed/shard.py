@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import secrets
 import shutil
 import stat
-import threading
 import time
 import uuid
 from collections import Counter
@@ -91,9 +89,7 @@ class ShardStatus(NamedTuple):
     :param n_bytes_sampled: bytes of the samples, without codecs
     :param memory: resident memory of the process in bytes
     :param n_skipped_updates: updates of priorities whose transitions were overwritten
-    :param sizes: number of transitions in the ring of each writer
-    :param n_restored: number of transitions that the process has found in the folder of each ring when it began;
-        infinity if the ring was full, since older transitions did not fit then
+    :param n_restored: number of transitions that the process has found in its folder when it began
     :param number: how many states this process has returned before
     :param n_inserted_by: number of transitions that each writer has inserted since the process began
     :param max_updated: the largest priority that was updated, 0 if there is none
@@ -108,8 +104,7 @@ class ShardStatus(NamedTuple):
     n_bytes_sampled: int
     memory: int
     n_skipped_updates: int
-    sizes: dict[str, int]
-    n_restored: dict[str, float]
+    n_restored: int
     number: int
     n_inserted_by: dict[str, int]
     max_updated: float
@@ -155,11 +150,9 @@ class SaveReply(NamedTuple):
     """What a shard has saved.
 
     :param rings: its rings, by the names of their writers
-    :param n_envs: the number of environments of each
     """
 
     rings: dict[str, SavedRing]
-    n_envs: dict[str, int]
     status: ShardStatus
 
 
@@ -200,7 +193,6 @@ class Shard:
     :param mode: what to do if the folder contains rings of another run, as ``storage_mode`` of buffers
     :param seed: of its random numbers
     :param version: the version of this package that the learner has
-    :param lease: seconds after which a shard that outlives its learner ends, unless one calls it; ``None`` for never
     """
 
     CONCURRENCY_GROUPS: ClassVar = {HEALTH: 1}
@@ -214,7 +206,6 @@ class Shard:
         mode: StorageMode,
         seed: int,
         version: str = __version__,
-        lease: float | None = None,
     ) -> None:
         self._spec, self._n_rows, self._folder, self._run = spec, n_rows, folder, run
         # A process that Ray has restarted must not repeat the random numbers of the one before.
@@ -231,8 +222,7 @@ class Shard:
         self._layouts: dict[str, FrameLayout] = {}
         self._learner, self._sent = "", set[bytes]()
         self._n_sampled = self._n_bytes_inserted = self._n_bytes_sampled = 0
-        self._n_restored: dict[str, float] = {}
-        self._n_skipped_updates = self._n_states = 0
+        self._n_skipped_updates = self._n_states = self._n_restored = 0
         self._process = psutil.Process()
         # Prioritized sampling draws from NumPy's global generator, as buffers do.
         np.random.seed([word % 2**32 for word in words])  # noqa: NPY002
@@ -240,17 +230,6 @@ class Shard:
         self._error: Exception | None = None
         self._version, self._mode = version, mode
         self._open()
-        self._called_at = time.monotonic()
-        if lease is not None:
-            threading.Thread(target=self._end_after, args=(lease,), daemon=True).start()
-
-    def _end_after(self, lease: float) -> None:
-        """End this actor when no learner has called it for so long."""
-        while (left := self._called_at + lease - time.monotonic()) > 0:
-            time.sleep(min(left, 1.0))
-        logger.warning("no learner has called this shard for %s s, so it ends", lease)
-        self.close()
-        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
     # -- rings -----------------------------------------------------------------------------------------------
 
@@ -261,9 +240,7 @@ class Shard:
             require_version(self._version)
             if self._folder is not None:
                 self._open_folder(self._folder, self._mode)
-                self._n_restored = {
-                    name: math.inf if ring.buffer.full else ring.n_transitions for name, ring in self._rings.items()
-                }
+                self._n_restored = sum(ring.n_transitions for ring in self._rings.values())
         except Exception as error:
             self._error = error
 
@@ -447,7 +424,6 @@ class Shard:
         :param updates: for :meth:`update_priorities`
         :param max_updated: as for :meth:`status`
         """
-        self._called_at = time.monotonic()
         self._max_updated_elsewhere = max_updated
         for each in updates:
             self.update_priorities(each)
@@ -525,13 +501,12 @@ class Shard:
         if max_updated is not None:
             self._max_updated_elsewhere = max_updated
         rings = self._rings.values()
-        sizes = {name: ring.n_transitions for name, ring in self._rings.items()}
         self._n_states += 1
         return ShardStatus(
-            self._incarnation, sum(sizes.values()), sum(ring.mass for ring in rings),
+            self._incarnation, sum(ring.n_transitions for ring in rings), sum(ring.mass for ring in rings),
             sum(self._n_inserted_by.values()), self._n_sampled, self._n_bytes_inserted, self._n_bytes_sampled,
             self._process.memory_info().rss, self._n_skipped_updates,
-            sizes, self._n_restored, self._n_states - 1,
+            self._n_restored, self._n_states - 1,
             dict(self._n_inserted_by), max((ring.max_updated for ring in rings), default=0.0),
         )  # fmt: skip
 
@@ -545,8 +520,7 @@ class Shard:
 
     @ray.method(concurrency_group=HEALTH)
     def ping(self) -> None:
-        """Renew the lease, also while another call is running, such as a long save; this process answers."""
-        self._called_at = time.monotonic()
+        """Return while another call is running, such as a long save: this process answers."""
 
     def save_checkpoint(self, folder: Path, cut: Path) -> SaveReply:
         """Save all rings, and hard links of the saved state to the folder of a cut.
@@ -565,7 +539,7 @@ class Shard:
             digest = newest_segment_digest(path)
             assert digest is not None
             rings[name] = SavedRing(ring.n_transitions, digest)
-        return SaveReply(rings, {name: self._rings[name].n_envs for name in rings}, self.status())
+        return SaveReply(rings, self.status())
 
     def load_checkpoint(self, rings: Mapping[str, tuple[Path, int]], rows: Mapping[str, int]) -> dict[str, int]:
         """Replace all rings by those that were saved. Writers must open their rings again.

@@ -54,10 +54,9 @@ class ShardCheckpoints:
             self.require_replaceable(path, overwrite=overwrite)  # another learner may have saved to it meanwhile
             cut = new_cut(path)
             try:
-                rings, others = self._group.save_checkpoint(path / NEWEST, path / cut)
+                rings = self._group.save_checkpoint(path / NEWEST, path / cut)
                 flush_path(path / cut)
-                # Shards of a name may have rings of writers that only an earlier learner knew.
-                manifest = Manifest(cut, {**writers, **others}, rings)
+                manifest = Manifest(cut, dict(writers), rings)
                 self._cuts.add((path, cut))  # before, so that the buffer may overwrite an interrupted save
                 manifest.write(path)
                 self.latest = path

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 import uuid
-import weakref
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,12 +23,9 @@ from sb3_compressed.distributed.arguments import ShardOptions
 from sb3_compressed.distributed.checkpoint_manifest import SavedRing
 from sb3_compressed.distributed.ray_session import (
     ACTOR_FAILURES,
-    NAMESPACE,
-    claim_name,
     free_resources,
     new_actor,
     summary,
-    why_no_node_fits,
 )
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import SaveReply, Shard, ShardStatus
@@ -56,53 +52,42 @@ class ShardView:
     """A shard as the learner knows it.
 
     :param actor: its handle
-    :param status: the newest state that is known, ``None`` until it has answered
-    :param epochs: a number for each of its processes that have answered; transitions of earlier ones may be lost
+    :param statuses: the newest state of each of its processes that is known; the last one is the present process
+    :param epoch: changes with each restart, and when all transitions were replaced by others
     :param since: when the present process was found, in seconds of ``time.monotonic``
-    :param ended: for each earlier process its newest state, and how many transitions the process after it has restored
     :param is_answering: whether the last request was answered, in time
     :param probe: a request for its state
     :param probed_at: when that was made, in seconds of ``time.monotonic``
     """
 
     actor: Any
-    status: ShardStatus | None = None
-    epochs: dict[str, int] = field(default_factory=dict)
+    statuses: dict[str, ShardStatus] = field(default_factory=dict)
+    epoch: int = 0
     since: float = 0.0
-    ended: dict[str, tuple[ShardStatus, dict[str, float]]] = field(default_factory=dict)
     is_answering: bool = True
     probe: Any = None
     probed_at: float = 0.0
 
     @property
-    def mass(self) -> float:
-        """What it contributes to batches, 0 if it does not answer."""
-        return 0.0 if self.status is None or not self.is_answering else self.status.mass
+    def status(self) -> ShardStatus | None:
+        """The newest state of the present process, ``None`` until it has answered."""
+        return next(reversed(self.statuses.values()), None)
 
     @property
-    def epoch(self) -> int:
-        """The number of the process that answered last; transitions of others may be lost."""
-        return 0 if self.status is None else self.epochs[self.status.incarnation]
+    def mass(self) -> float:
+        """What it contributes to batches, 0 if it does not answer."""
+        status = self.status
+        return 0.0 if status is None or not self.is_answering else status.mass
 
     @property
     def n_restarts(self) -> int:
         """How often it was restarted."""
-        return max(len(self.epochs) - 1, 0)
+        return max(len(self.statuses) - 1, 0)
 
     @property
     def n_lost(self) -> int:
         """Number of transitions that restarts have lost."""
-        return sum(
-            int(max(size - n_restored.get(name, 0), 0))
-            for status, n_restored in self.ended.values()
-            for name, size in status.sizes.items()
-        )
-
-    @property
-    def statuses(self) -> list[ShardStatus]:
-        """The newest state of each of its processes."""
-        ended = [status for status, _ in self.ended.values()]
-        return ended if self.status is None else [*ended, self.status]
+        return sum(max(ended.n_transitions - new.n_restored, 0) for ended, new in pairwise(self.statuses.values()))
 
 
 class ShardGroup:
@@ -112,7 +97,6 @@ class ShardGroup:
     :param spec: how their rings are constructed
     :param n_rows: number of rows of rings that :meth:`resize` has not named
     :param seed: of their random numbers
-    :raises RuntimeError: if another learner uses the shards of that name
     :raises ShardTimeout: if a shard does not start or answer
     :raises StorageError: if the folder contains more shards, or shards that are not to be continued
     """
@@ -125,91 +109,73 @@ class ShardGroup:
         self.n_failed = 0
         #: Calls whose results nobody needs: the number of the shard, the method, and the reference to its result.
         self._unreceived: list[tuple[int, str, Any]] = []
-        self.shards: list[ShardView] = []
-        folder, name = options.folder, options.name
+        folder = options.folder
         if folder is not None:
             _require_no_more_shards(folder, options.n_shards)
-        #: Keeps other learners from using the shards of that name, ``None`` without a name.
-        self._claim = None if name is None else claim_name(f"{name}/learner", options.timeout)
-        created: list[Any] = [] if self._claim is None else [self._claim]
         run = uuid.uuid4().hex
+        self.shards = [
+            ShardView(
+                new_actor(
+                    Shard, {"scheduling_strategy": "SPREAD", **options.ray_options}, spec, n_rows,
+                    None if folder is None else folder / f"{FOLDER}{index}", run, options.storage_mode, seed + index,
+                    __version__,
+                )
+            )
+            for index in range(options.n_shards)
+        ]  # fmt: skip
         try:
-            for index in range(options.n_shards):
-                named: dict[str, Any] = {}
-                if name is not None:
-                    named = {"name": f"{name}/shard-{index}", "namespace": NAMESPACE, "lifetime": "detached"}
-                actor = _existing_shard(named["name"]) if named else None
-                if actor is None:
-                    actor = new_actor(
-                        Shard, {"scheduling_strategy": "SPREAD", **named, **options.ray_options}, spec, n_rows,
-                        None if folder is None else folder / f"{FOLDER}{index}", run, options.storage_mode,
-                        seed + index, __version__, options.lease if named else None,
-                    )  # fmt: skip
-                    created.append(actor)
-                self.shards.append(ShardView(actor))
             self._wait_for_start(options.ray_options)
-            # Errors of the constructors are raised here.
-            for view, status in zip(self.shards, self.call("status"), strict=True):
-                self.update(view, status)
+            self.refresh_all()  # which raises the errors of their constructors
         except BaseException:
-            for actor in created:
-                ray.kill(actor)
+            for view in self.shards:
+                ray.kill(view.actor)
             raise
-        if name is not None:
-            threading.Thread(target=_renew_leases, args=(weakref.ref(self), options.lease / 4), daemon=True).start()
 
     def _wait_for_start(self, options: Mapping[str, Any]) -> None:
         """Wait until the processes of all shards have begun.
 
-        :raises ShardTimeout: if no node can run them, or they do not begin for minutes
+        :raises ShardTimeout: if they do not begin for minutes, such as if no node has the resources that they request
         """
         pings = [view.actor.ping.remote() for view in self.shards]
-        _, missing = ray.wait(pings, num_returns=len(pings), timeout=self._timeout)
-        if missing and (reason := why_no_node_fits(options, len(pings))):
-            raise ShardTimeout(f"{len(missing)} of {len(pings)} shards did not start in {self._timeout:g} s: {reason}")
-        _, missing = ray.wait(pings, num_returns=len(pings), timeout=max(START_TIME - self._timeout, 0))
-        if missing:
-            raise ShardTimeout(
-                f"{len(missing)} of {len(pings)} shards did not start in {START_TIME:g} s with "
+        for timeout in (self._timeout, START_TIME):
+            _, missing = ray.wait(pings, num_returns=len(pings), timeout=timeout)
+            if not missing:
+                return
+            message = (
+                f"{len(missing)} of {len(pings)} shards did not start in {timeout:g} s with "
                 f"ray_options={dict(options)}; of the cluster, {free_resources()} are free"
             )
+            logger.warning("%s", message)
+        raise ShardTimeout(message)
 
-    def update(self, view: ShardView, status: ShardStatus, requested_at: float = 0.0) -> int:
-        """Record the state in a reply, unless a newer one is known.
+    def update(self, view: ShardView, status: ShardStatus, requested_at: float = 0.0) -> bool:
+        """Record the state in a reply, unless a newer one is known; return whether it is of the present process.
 
         Replies of an earlier process may arrive after those of a later one, and those to other writers are older than
         what is known.
 
         :param requested_at: when the reply was requested; 0 if that is not known
-        :return: the number of the process that it comes from, see :class:`ShardView`
         """
-        previous = view.status
-        if previous is not None and previous.incarnation == status.incarnation:
-            if status.number > previous.number:
-                view.status = status
-            return view.epoch
-        is_new = status.incarnation not in view.epochs
-        if not is_new and requested_at <= view.since:
-            known, n_restored = view.ended.get(status.incarnation, (None, {}))
-            # That process had acknowledged transitions to writers, which report its last state only now.
-            if known is not None and status.number > known.number:
-                view.ended[status.incarnation] = status, n_restored
-            return view.epochs[status.incarnation]
-        view.epochs.setdefault(status.incarnation, max(view.epochs.values(), default=-1) + 1)
-        view.status, view.since = status, time.monotonic()
-        if previous is not None and is_new:
-            self.send(view, "resize", self.rows)  # its constructor sets default sizes
-            n_lost = -view.n_lost
-            view.ended[previous.incarnation] = previous, status.n_restored
-            n_lost += view.n_lost
-            logger.warning("shard %d was restarted, and %d transitions were lost", self.shards.index(view), n_lost)
-        return view.epoch
+        known, previous = view.statuses.get(status.incarnation), view.status
+        if known is None or status.number > known.number:
+            view.statuses[status.incarnation] = status
+        if previous is None or previous.incarnation == status.incarnation:
+            return True
+        if known is not None and requested_at <= view.since:
+            return False
+        view.statuses[status.incarnation] = view.statuses.pop(status.incarnation)  # the last one
+        view.epoch += 1
+        view.since = time.monotonic()
+        self.send(view, "resize", self.rows)  # its constructor sets default sizes
+        logger.warning(
+            "shard %d was restarted; restarts have lost %d of its transitions", self.shards.index(view), view.n_lost
+        )
+        return True
 
     def renumber(self) -> None:
         """Forget the numbers of all transitions, which were replaced by others."""
         for view in self.shards:
-            if view.status is not None:
-                view.epochs[view.status.incarnation] = max(view.epochs.values()) + 1
+            view.epoch += 1
 
     def exclude(self, view: ShardView, reason: str) -> None:
         """Make no requests to a shard that has failed or is late, until it answers again."""
@@ -333,14 +299,14 @@ class ShardGroup:
     @property
     def n_inserted(self) -> int:
         """Number of transitions that all shards have inserted, as far as the learner knows."""
-        return sum(status.n_inserted for view in self.shards for status in view.statuses)
+        return sum(status.n_inserted for view in self.shards for status in view.statuses.values())
 
     @property
     def n_inserted_by(self) -> dict[str, int]:
         """Number of transitions that each writer has inserted, as far as the learner knows."""
         counts: Counter[str] = Counter()
         for view in self.shards:
-            for status in view.statuses:
+            for status in view.statuses.values():
                 counts.update(status.n_inserted_by)
         return counts
 
@@ -383,10 +349,10 @@ class ShardGroup:
                 time.sleep(PAUSE)
         return [results[index] for index in range(len(self.shards))]
 
-    def save_checkpoint(self, folder: Path, cut: Path) -> tuple[dict[str, SavedRing], dict[str, tuple[int, int]]]:
+    def save_checkpoint(self, folder: Path, cut: Path) -> dict[str, SavedRing]:
         """Save all rings, see :meth:`.Shard.save_checkpoint`.
 
-        :return: the rings of all shards, and the number of environments and the shard of each, by their writers
+        :return: the rings of all shards by their writers
         :raises ShardTimeout: if a shard does not answer
         :raises ShardUnavailable: if one fails, or was restarted since the last state that is known
         """
@@ -394,14 +360,12 @@ class ShardGroup:
         requested_at = time.monotonic()
         replies: list[SaveReply] = self.call("save_checkpoint", folder, cut, is_repeated=False)
         rings: dict[str, SavedRing] = {}
-        writers: dict[str, tuple[int, int]] = {}
         for index, (view, reply) in enumerate(zip(self.shards, replies, strict=True)):
             self._answered(view, reply.status, requested_at)
             if reply.status.incarnation != expected[index]:
                 raise ShardUnavailable(f"shard {index} was restarted during save_checkpoint()")
             rings |= reply.rings
-            writers |= {name: (n_envs, index) for name, n_envs in reply.n_envs.items()}
-        return rings, writers
+        return rings
 
     def _wait(self, replies: Mapping[int, Any]) -> list[int]:
         """Wait for the replies of shards, and return the shards that do not answer for the timeout.
@@ -438,17 +402,8 @@ class ShardGroup:
                 with contextlib.suppress(*ACTOR_FAILURES):  # its folder contains everything
                     ray.get(reply)
         finally:
-            for actor in (self._claim, *(view.actor for view in self.shards)):
-                if actor is not None:
-                    ray.kill(actor)
-
-
-def _existing_shard(name: str) -> Any:
-    """Return the shard of a name, ``None`` if there is none."""
-    try:
-        return ray.get_actor(name, NAMESPACE)
-    except ValueError:
-        return None
+            for view in self.shards:
+                ray.kill(view.actor)
 
 
 def _require_no_more_shards(folder: Path, n_shards: int) -> None:
@@ -478,12 +433,3 @@ def _raise_cause(error: RayTaskError) -> NoReturn:
     if isinstance(cause, StorageError):  # which says what to do
         raise cause from None
     raise (cause if isinstance(cause, Exception) else error) from error
-
-
-def _renew_leases(group: weakref.ref[ShardGroup], interval: float) -> None:
-    """Renew the leases of all shards as long as the group exists, also while it does not call them."""
-    while (existing := group()) is not None and ray.is_initialized():
-        for view in existing.shards:
-            view.actor.ping.remote()
-        del existing
-        time.sleep(interval)

@@ -201,17 +201,6 @@ def test_an_environment_that_always_crashes_is_an_error(buffer: DistributedRepla
             play()
 
 
-def test_an_actor_that_ray_does_not_restart_is_replaced(buffer: DistributedReplayBuffer) -> None:
-    with CollectorGroup(Numbered, settings_of(Numbered), buffer, ray_options={"max_restarts": 0}) as group:
-        group.start()
-        collect(group, 32)
-        member = group.members[0]
-        os.kill(pid_of(member), signal.SIGKILL)
-        group.submit(member, 32, n_random_steps=32)
-        until(lambda: not group.poll(timeout=1.0) and group.n_restarts)
-        assert collect(group, 32)[0].n_transitions == 32
-
-
 # -- end -------------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +223,7 @@ def test_resources_that_no_node_has_are_an_error(buffer: DistributedReplayBuffer
     settings = settings_of(Numbered)
     with (
         CollectorGroup(Numbered, settings, buffer, timeout=1.0, ray_options={"num_cpus": 64}) as group,
-        pytest.raises(TimeoutError, match=r"64 CPU.*but.*2 CPU"),
+        pytest.raises(TimeoutError, match="collectors 0"),
     ):
         group.start()
 

@@ -8,7 +8,7 @@ import pytest
 import ray
 
 from distributed.stopped import until
-from sb3_compressed.distributed.ray_session import new_actor, why_no_node_fits
+from sb3_compressed.distributed.ray_session import new_actor
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
@@ -40,10 +40,3 @@ def test_ray_does_not_record_calls() -> None:
     assert {*recorded()} == {"task::Recorded.call"}
     for actor in actors:
         ray.kill(actor)
-
-
-@pytest.mark.parametrize("options", [{"num_cpus": 0.1}, {"num_cpus": 0.1, "resources": {"absent": 0}}])
-def test_fractions_of_resources_add_up(options: dict[str, Any]) -> None:
-    """The nodes of these tests have 2 CPUs."""
-    assert why_no_node_fits(options, 20) is None
-    assert why_no_node_fits(options, 21) is not None

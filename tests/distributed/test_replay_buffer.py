@@ -340,7 +340,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "very many shards": ({"n_shards": 1024}, "n_shards must be less than 1024"),
     "no timeout": ({"timeout": 0}, "timeout must be a positive number of seconds"),
     "an infinite timeout": ({"timeout": float("inf")}, "timeout must be a positive number of seconds"),
-    "a negative lease": ({"lease": -1}, "lease must be a positive number of seconds"),
     "a negative prefetch": ({"prefetch": -1}, "prefetch"),
     "no segments": ({"segment_length": 0}, "segment_length"),
     "no steps": ({"n_steps": 0}, "n_steps"),
@@ -368,6 +367,12 @@ def test_n_step_returns_of_dicts_are_refused() -> None:
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(TypeError, match="none_such"):
         new_buffer("images", 10, none_such=3)
+
+
+def test_names_of_shards_warn() -> None:
+    """Models of 0.3.0 may pass them."""
+    with pytest.warns(UserWarning, match="name and lease"), pytest.raises(ValueError, match="unknown codec"):
+        new_buffer("images", 10, name="run", lease=60.0, compression_method="none-such")
 
 
 def test_unknown_time_limits_warn() -> None:

@@ -33,7 +33,6 @@ from sb3_compressed.distributed import (
     shard_group,
 )
 from sb3_compressed.distributed.checkpoint_manifest import Manifest, read_manifest
-from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
 from sb3_compressed.storage import files
@@ -213,18 +212,6 @@ def test_writers_that_began_after_the_save_continue(single: DistributedReplayBuf
     rings = read_manifest(tmp_path).rings
     assert rings is not None
     assert {name: ring.n_transitions for name, ring in rings.items()} == {"learner-0": 20, "remote": 10}
-
-
-def test_rings_of_writers_that_the_learner_does_not_know(single: DistributedReplayBuffer, tmp_path: Path) -> None:
-    """Those of an earlier learner may open them again, if shards have a name."""
-    writer = single.writer("remote", 1)
-    spec: RingSpec = writer._spec
-    stranger = ReplayWriter(single.shards[0].actor, spec, "stranger", 1, 10)
-    add_with(stranger, 10)
-    single.save_checkpoint(tmp_path)
-    assert {*read_manifest(tmp_path).rings_in(tmp_path)} == {"learner-0", "stranger"}
-    single.load_checkpoint(tmp_path)
-    assert single.n_transitions == 30
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_a_shard_that_dies_is_replaced_by_the_others(
             assert_true(mortal.sample(32), "images", 2)
             number += 5
     assert "failed" in caplog.text
-    assert "was restarted, and" in caplog.text
+    assert "was restarted" in caplog.text
     found = mortal.statistics()
     assert found.n_restarts == before.n_restarts + 1
     assert found.n_lost >= before.n_lost + 50
@@ -129,8 +129,7 @@ def test_what_a_killed_shard_had_acknowledged_to_others_is_counted_as_lost(morta
     refreshed(mortal)
     group, view, n_lost = mortal._group, mortal.shards[0], mortal.statistics().n_lost
     before: Any = view.status
-    ((name, size),) = before.sizes.items()
-    late = before._replace(number=before.number + 5, sizes={name: size + 8})
+    late = before._replace(number=before.number + 5, n_transitions=before.n_transitions + 8)
     os.kill(pid_of(mortal), signal.SIGKILL)
 
     def is_replaced() -> bool:
