@@ -50,10 +50,9 @@ upstream: $(VENV)/.installed  ## run the buffer tests of SB3 and sb3-contrib aga
 cuda: $(VENV)/.installed  ## run the tests that need a CUDA device; without a CUDA build of torch in the environment, all are skipped
 	$(PYTEST) -m cuda tests/cuda
 
-soak: $(VENV)/.installed  ## overwrite a buffer for hours, and kill trainings and saves on Ray hundreds of times
+soak: $(VENV)/.installed  ## overwrite a buffer for hours, and kill trainings on Ray and their saves hundreds of times
 	$(BENCH)/soak.py
 	$(BENCH)/fault_soak.py
-	$(BENCH)/save_soak.py
 
 zoo: $(ZOO)/.installed  ## train with rl-baselines3-zoo and SBX, which have an environment of their own
 	$(ZOO)/bin/python -m pytest tests/examples/test_zoo.py tests/algorithms/test_sbx.py

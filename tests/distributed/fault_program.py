@@ -1,10 +1,11 @@
 """A training on Ray that is made to be killed: ``python -m distributed.fault_program FOLDER``.
 
 It trains DQN with two collectors and two shards in ``FOLDER/shards``. With ``--memory``, it fills and samples a second
-buffer in memory as well, with n-step returns. Each sampled transition is compared with what the environment emitted. It
-prints a line of JSON, a :class:`Report`, several times a second, and continues from ``FOLDER`` when it is started again
-after a kill. When ``FOLDER/stop`` exists, it saves the second buffer to ``FOLDER/memory``, prints a :class:`Result` and
-ends.
+buffer in memory as well, with n-step returns. Each sampled transition is compared with what the environment emitted,
+and both buffers are saved now and then, to ``FOLDER/saves`` and ``FOLDER/memory``: a save that returns must contain
+what was acknowledged before it began, and one that raises must leave the one before. It prints a line of JSON, a
+:class:`Report`, several times a second, and continues from ``FOLDER`` when it is started again after a kill. When
+``FOLDER/stop`` exists, it saves the second buffer once more, prints a :class:`Result` and ends.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from distributed.checkable_env import ACTIONS, SPACE, CheckableEnv, check_samples
+from distributed.ledger import audit, read_ledger
+from sb3_compressed import CompressedReplayBuffer
 from sb3_compressed.distributed import Collectors, DistributedReplayBuffer
+from sb3_compressed.distributed.checkpoint_manifest import read_manifest
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES
 from sb3_compressed.errors import ShardUnavailable
 
@@ -39,7 +43,7 @@ STEPS_PER_CALL = 16
 MEMORY_N_STEPS, MEMORY_GAMMA = 3, 0.5  # sums of small integers are exact in float32
 #: Seconds between reports.
 INTERVAL = 0.1
-#: Seconds between saves of the model.
+#: Seconds between saves of the model and the buffers.
 SAVE_INTERVAL = 3.0
 #: What Ray reserves actors of this program, so that they are on the nodes that may be killed.
 WORKER = {"resources": {"worker": 0.001}}
@@ -97,6 +101,7 @@ class Result(NamedTuple):
     :param n_memory_lost: number of transitions that these have lost, as far as the learner knows
     :param n_memory_acknowledged: number of transitions that they have acknowledged
     :param n_collector_restarts: how often collectors were restarted
+    :param n_saves: how many saves of buffers have returned since it began
     """
 
     n_restarts: int
@@ -105,6 +110,7 @@ class Result(NamedTuple):
     n_memory_lost: int
     n_memory_acknowledged: int
     n_collector_restarts: int
+    n_saves: int
 
 
 class CheckedReplayBuffer(DistributedReplayBuffer):
@@ -157,6 +163,37 @@ def n_lost(buffer: DistributedReplayBuffer) -> int:
     return sum(view.n_lost for view in buffer.shards)
 
 
+class SaveCheck:
+    """Saves a buffer, and checks each save.
+
+    :param buffer: the buffer
+    :param folder: that of the saves
+    :param ledger: what shards have acknowledged to collectors, ``None`` if they may lose it
+    """
+
+    def __init__(self, buffer: DistributedReplayBuffer, folder: Path, ledger: Path | None) -> None:
+        self._buffer, self._folder, self._ledger = buffer, folder, ledger
+        self._manifest = read_manifest(folder) if (folder / "distributed.json").exists() else None
+        self.n_saves = 0
+
+    def save(self) -> None:
+        """Save the buffer; nothing may be missing, and if that fails, the save before must still be there."""
+        before = {} if self._ledger is None else read_ledger(self._ledger)
+        is_saved = False
+        with suppress(ShardUnavailable):
+            self._buffer.save_checkpoint(self._folder, overwrite=True)
+            is_saved = True
+            self.n_saves += 1
+            self._manifest = read_manifest(self._folder)
+        if self._manifest is None:
+            return
+        assert read_manifest(self._folder) == self._manifest
+        paths = self._manifest.rings_in(self._folder).values()  # which compares checksums
+        if is_saved and self._ledger is not None:
+            rings = [CompressedReplayBuffer.from_checkpoint(path, device="cpu", num_threads=1) for path in paths]
+            audit(rings, {**read_ledger(self._ledger), **before})
+
+
 class Nodes:
     """Nodes of a cluster on this machine; those that were killed are replaced."""
 
@@ -207,11 +244,15 @@ class Reporter(BaseCallback):
         self._observations: Any = self._env.reset()
         self._printed_at = 0.0
         self._saved_at = time.monotonic()
+        self.checks: list[SaveCheck] = []
 
     def _on_training_start(self) -> None:
         buffer: Any = self.model.replay_buffer  # type: ignore[attr-defined]
         self._shards = ShardsReporter(buffer)
         self._memory_shards = None if self._memory is None else ShardsReporter(self._memory)
+        self.checks = [SaveCheck(buffer, self._folder / "saves", self._folder / "ledger")]
+        if self._memory is not None:
+            self.checks.append(SaveCheck(self._memory, self._folder / "memory", None))
 
     def _on_step(self) -> bool:
         now = time.monotonic()
@@ -227,8 +268,10 @@ class Reporter(BaseCallback):
             report = Report(self.num_timesteps, self._shards.report(), memory, raylets)
             print(json.dumps(report._asdict()), flush=True)
         if now - self._saved_at > SAVE_INTERVAL:
-            self._saved_at = now
             self._save()
+            for check in self.checks:
+                check.save()
+            self._saved_at = time.monotonic()
         return not (self._folder / "stop").exists()
 
     def _fill(self, buffer: CheckedReplayBuffer) -> None:
@@ -299,17 +342,19 @@ def main() -> None:
         partial(CheckableEnv, folder / "ledger", steps_per_call=STEPS_PER_CALL), N_COLLECTORS, n_envs=N_ENVS,
         steps_per_call=STEPS_PER_CALL, samples_per_insert=4, ray_options={"num_cpus": 0, **options},
     )  # fmt: skip
-    model.learn(10**9, callback=[collectors, Reporter(folder, memory, nodes)], reset_num_timesteps=False)
+    reporter = Reporter(folder, memory, nodes)
+    model.learn(10**9, callback=[collectors, reporter], reset_num_timesteps=False)
     buffer: Any = model.replay_buffer
     of_memory = 0, 0, 0
     if memory is not None:
         memory.flush()
-        memory.save_checkpoint(folder / "memory")
+        memory.save_checkpoint(folder / "memory", overwrite=True)
         n_acknowledged = sum(writer.n_acknowledged for _, writer in memory._local)
         of_memory = memory.statistics().n_restarts, n_lost(memory), n_acknowledged
         memory.close()
     result = Result(
-        buffer.statistics().n_restarts, n_lost(buffer), *of_memory, collectors.statistics().n_restarts
+        buffer.statistics().n_restarts, n_lost(buffer), *of_memory, collectors.statistics().n_restarts,
+        sum(check.n_saves for check in reporter.checks),
     )  # fmt: skip
     buffer.close()
     if nodes is not None:

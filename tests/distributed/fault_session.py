@@ -25,6 +25,7 @@ from programs import environment_with
 from distributed.fault_program import N_COLLECTORS, Report, Result
 from distributed.ledger import Audit, audit, read_ledger, runs_of
 from sb3_compressed import CompressedNStepReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.distributed.checkpoint_manifest import read_manifest
 from sb3_compressed.storage.log import has_log
 
 __all__ = ["FaultSession", "Program", "audit_memory", "audit_shards"]
@@ -43,20 +44,15 @@ class Program:
     :param folder: the argument of the program
     :param options: its other arguments
     :param temporary: the folder of Ray
-    :param module: the module to run
-    :param report_of: returns the report in a line that it has printed
     """
 
-    def __init__(
-        self, folder: Path, options: list[str], temporary: Path, module: str = "distributed.fault_program",
-        report_of: Callable[[dict[str, Any]], Any] = Report.from_json,
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, options: list[str], temporary: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         environment = environment_with(RAY_TMPDIR=str(temporary), RAY_DEDUP_LOGS="0")
         environment.pop("RAY_ADDRESS", None)
         self._log = open(folder / "log.txt", "a", encoding="utf-8")  # noqa: SIM115  # closed at its end
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, str(folder), *options],
+            [sys.executable, "-m", "distributed.fault_program", str(folder), *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log, env=environment,
             start_new_session=True,
         )  # fmt: skip
@@ -64,7 +60,7 @@ class Program:
         os.set_blocking(self.process.stdout.fileno(), False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.process.stdout, selectors.EVENT_READ)
-        self._folder, self._text, self._report_of = folder, b"", report_of
+        self._folder, self._text = folder, b""
         self.lines: list[Any] = []
 
     def read(self, timeout: float) -> None:
@@ -78,11 +74,11 @@ class Program:
         self.lines += [json.loads(line) for line in lines if line.startswith(b"{")]
 
     @property
-    def report(self) -> Any:
+    def report(self) -> Report | None:
         """The last report, ``None`` if there is none, or after the result."""
-        return self._report_of(self.lines[-1]) if self.lines and "shards" in self.lines[-1] else None
+        return Report.from_json(self.lines[-1]) if self.lines and "shards" in self.lines[-1] else None
 
-    def wait_for(self, condition: Callable[[Any], bool]) -> Any:
+    def wait_for(self, condition: Callable[[Report], bool]) -> Report:
         """Return the first report that fulfils a condition.
 
         :raises AssertionError: if the program ends before, or nothing happens for long
@@ -96,7 +92,7 @@ class Program:
             self.require(self.process.poll() is None, "the program has ended")
             self.require(time.monotonic() < deadline, f"nothing happens after {report}")
 
-    def wait_for_progress(self, n_batches: int = 3) -> Any:
+    def wait_for_progress(self, n_batches: int = 3) -> Report:
         """Wait until so many further batches of each buffer were sampled and compared."""
         before = self.report
 
@@ -112,10 +108,6 @@ class Program:
 
     def stop(self) -> Result:
         """End the training, and return the result."""
-        return Result(**self.end())
-
-    def end(self) -> Any:
-        """Let the program end, and return the last line that it has printed."""
         (self._folder / "stop").touch()
         deadline = time.monotonic() + DEADLINE
         while self.process.poll() is None:
@@ -123,7 +115,7 @@ class Program:
             self.require(time.monotonic() < deadline, "the program does not end")
         self.read(0)
         self.require(self.process.returncode == 0, f"the program has ended with {self.process.returncode}")
-        return self.lines[-1]
+        return Result(**self.lines[-1])
 
     def processes(self) -> list[psutil.Process]:
         """Return the processes of the session that run."""
@@ -229,6 +221,8 @@ class FaultSession:
             program.wait_for_end(with_agents=False)
             self.kills[kind] += 1
             audit_shards(self.folder)
+            if (self.folder / "saves" / "distributed.json").exists():
+                assert read_manifest(self.folder / "saves").rings_in(self.folder / "saves")
             self._killed.clear()
             self._programs.append(self._start())
             return

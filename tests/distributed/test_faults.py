@@ -1,5 +1,7 @@
 """Trainings on Ray survive kills of every kind of process: nothing twice, nothing torn, nothing acknowledged missing.
 
+Neither is anything missing from the saves of their buffers.
+
 ``benchmarks/fault_soak.py`` does the same for hours.
 """
 
@@ -76,6 +78,7 @@ def test_what_was_killed_returns_and_what_was_stopped_is_left_out(tmp_path: Path
         result = session.stop()
         assert session.kills.total() == len(CLUSTER)
         assert result.n_lost == 0
+        assert result.n_saves > 0
         assert audit_shards(tmp_path).n_acknowledged > 0
         # Segments that were stored, but not acknowledged yet, are counted as lost and sent again.
         n_sent_again = result.n_memory_restarts * 2 * 4
