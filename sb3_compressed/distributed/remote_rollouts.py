@@ -203,14 +203,7 @@ class RemoteRollouts(ModelLayer):
 
         class RemotelyCollected(base):  # type: ignore[misc]
             def collect_rollouts(
-                self,
-                env: VecEnv,
-                callback: BaseCallback,
-                train_freq: Any,
-                replay_buffer: Any,
-                action_noise: Any = None,
-                learning_starts: int = 0,
-                log_interval: int | None = None,
+                self, env: VecEnv, callback: BaseCallback, *_: Any, log_interval: int | None = None, **__: Any
             ) -> RolloutReturn:
                 with rollouts._ended_by_errors():
                     return rollouts._collect(callback, log_interval)

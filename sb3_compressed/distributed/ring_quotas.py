@@ -10,7 +10,7 @@ __all__ = ["RingQuotas"]
 #: Insertions of this part of the buffer are an interval, after which the rings may be resized.
 INTERVALS = 8
 #: Rows of the ring of a writer that adds nothing, in a large buffer.
-LEAST = 256
+LEAST = 64
 
 
 class RingQuotas:
@@ -20,13 +20,13 @@ class RingQuotas:
     whoever has inserted them. So each ring has room for its writer's part of what the single ring would contain after
     the next interval, which is expected to be like the last one. The remaining rows go to the smallest rings. Each ring
     has a small minimum, so that a writer that returns can insert at once. Resizing takes time, so rings stay as they
-    are until one of them, or all together, have become far too small.
+    are until all together lack room for an interval, or the size of one is wrong by a factor of two.
 
     >>> quotas = RingQuotas(1_000, {"a": 1, "b": 1})
     >>> quotas.rows
     {'a': 500, 'b': 500}
-    >>> [quotas.record({"a": 100, "b": n}) for n in (100, 600, 1_100)], quotas.rows, quotas.idle
-    ([False, True, True], {'a': 31, 'b': 969}, {'a'})
+    >>> [quotas.record({"a": 100, "b": n}) for n in (100, 600, 1_100)], quotas.rows
+    ([False, True, True], {'a': 31, 'b': 969})
 
     :param capacity: number of transitions of all rings together
     :param writers: the number of environments of each
@@ -45,8 +45,6 @@ class RingQuotas:
         self._capacity = capacity
         #: Insertions after which :meth:`record` is to be called.
         self.interval = max(capacity // INTERVALS, 1)
-        #: Writers all of whose transitions a single ring would have overwritten.
-        self.idle: set[str] = set()
         self._n_envs = dict(writers)
         #: How many transitions each writer has inserted in the last intervals, the newest first.
         self._intervals = deque([{name: (sizes or {}).get(name, 0) for name in writers}])
@@ -72,18 +70,14 @@ class RingQuotas:
             self.rows = self._divided()
 
     def record(self, n_inserted: Mapping[str, int]) -> bool:
-        """Record what writers have inserted; return whether rings are to be changed to :attr:`rows` and :attr:`idle`.
+        """Record what writers have inserted; return whether rings are to be changed to :attr:`rows`.
 
         :param n_inserted: how many transitions each writer has inserted so far
         """
         self._end_interval(n_inserted)
-        newest, idle_before = self._newest(self._capacity), self.idle
-        is_full = sum(newest.values()) > self._capacity - 1
-        self.idle = {name for name, count in newest.items() if is_full and not count}
-        rows = self._divided()
-        n_lacking = sum(max(rows[name] - self.rows[name], 0) * n_envs for name, n_envs in self._n_envs.items())
-        is_due = n_lacking > self.interval or any(n_rows > 2 * self.rows[name] for name, n_rows in rows.items())
-        if self.idle <= idle_before and not is_due:
+        rows, before = self._divided(), self.rows
+        n_lacking = sum(max(rows[name] - before[name], 0) * n_envs for name, n_envs in self._n_envs.items())
+        if n_lacking <= self.interval and all(n <= 2 * before[name] <= 4 * n for name, n in rows.items()):
             return False
         self.rows = rows
         return True

@@ -75,22 +75,11 @@ class Round:
     """Several batches that were requested together.
 
     :param n_before: number of batches that had been returned when it was requested
-    :param requests: those whose replies were not read yet
-    :param parts: what was received of each batch that was not returned yet
-    :param missing: how many transitions of each batch have to be requested again
     """
 
-    batch_size: int
     n_before: int
     requested_at: float
     requests: list[Request]
-    parts: list[list[Part]]
-    missing: NDArray[np.int64]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all transitions were received."""
-        return not self.requests and not self.missing.any()
 
 
 class SamplePipeline:
@@ -123,7 +112,10 @@ class SamplePipeline:
         self._prefetch = prefetch
         self._session = uuid.uuid4().hex
         self._codecs = CodecExchange(N_KEPT_CODECS)
+        #: What was requested ahead, and the batches of the round before that were not returned yet.
         self._rounds: deque[Round] = deque()
+        self._batches: deque[list[Part]] = deque()
+        self._batch_size = 0
         self._last: list[Part] = []
         #: Number of batches that were returned.
         self.n_batches = 0
@@ -137,6 +129,7 @@ class SamplePipeline:
     def discard(self) -> None:
         """Discard what was requested ahead."""
         self._rounds.clear()
+        self._batches.clear()
         self._last = []
 
     def next(self, batch_size: int) -> list[Part]:
@@ -144,18 +137,20 @@ class SamplePipeline:
 
         :raises BufferNotReady: if no shard has a transition
         """
-        if self._rounds and self._rounds[0].batch_size != batch_size:
+        if self._batch_size != batch_size:
             self._rounds.clear()
+            self._batches.clear()
+            self._batch_size = batch_size
         length = max(1, self._prefetch // 2)
         try:
-            while sum(len(each.parts) for each in self._rounds) <= self._prefetch - (length - 1):
+            while len(self._batches) + len(self._rounds) * length <= self._prefetch - (length - 1):
                 requests = self._requests(np.full(length, batch_size))
-                parts: list[list[Part]] = [[] for _ in range(length)]
-                missing = np.zeros(length, dtype=np.int64)
-                self._rounds.append(Round(batch_size, self.n_batches, time.monotonic(), requests, parts, missing))
-            first = self._rounds[0]
-            if not first.is_complete:
-                self._receive(first)
+                self._rounds.append(Round(self.n_batches, time.monotonic(), requests))
+            if not self._batches:
+                self._current = self._rounds[0]
+                # Ctrl-C leaves the round as it was, so that its replies are received again.
+                self._batches.extend(self._receive(self._current, length))
+                self._rounds.popleft()
         except BufferNotReady:
             self._rounds.clear()
             if sum(part.last - part.first for part in self._last) != batch_size:
@@ -165,10 +160,8 @@ class SamplePipeline:
         except Exception:
             self._rounds.clear()  # the next call makes other requests
             raise
-        if len(first.parts) == 1:  # before it is taken out, so that Ctrl-C in between leaves no empty round
-            self._rounds.popleft()
-        self._last = first.parts.pop(0)
-        self.staleness = self.n_batches - first.n_before, time.monotonic() - first.requested_at
+        self._last = self._batches.popleft()
+        self.staleness = self.n_batches - self._current.n_before, time.monotonic() - self._current.requested_at
         self.n_batches += 1
         return self._last
 
@@ -213,33 +206,29 @@ class SamplePipeline:
         shares: NDArray[np.float64] = masses / masses.sum()
         return shares
 
-    def _receive(self, requested: Round) -> None:
-        """Wait for the replies of a round."""
-        begin = time.monotonic()
-        while not requested.is_complete:
-            if not requested.requests:
-                again = self._requests(requested.missing)
-                # At once, here and below: interrupted in between, transitions would be received twice.
-                vars(requested).update(requests=again, missing=np.zeros_like(requested.missing))
-            self._read(requested, self._wait_for(requested.requests))
-        self.waited += time.monotonic() - begin
+    def _receive(self, requested: Round, length: int) -> list[list[Part]]:
+        """Wait for the replies of a round, and return its batches; what failed or was late is requested again.
 
-    def _read(self, requested: Round, ready: set[Any]) -> None:
-        """Read the replies of a round; those that are not ready are late."""
-        parts = [[*each] for each in requested.parts]
-        missing = requested.missing.copy()
-        for request in requested.requests:
-            received = self._received(request, is_ready=request.reply in ready)
-            if received is None:
-                missing += request.counts
-                continue
-            block, epoch = received
-            first = 0
-            for batch, count in enumerate(request.counts.tolist()):
-                if count:
-                    parts[batch].append(Part(block, first, first + count, request.shard, epoch, request.share))
-                    first += count
-        vars(requested).update(parts=parts, missing=missing, requests=[])
+        :param length: number of batches
+        """
+        begin = time.monotonic()
+        batches: list[list[Part]] = [[] for _ in range(length)]
+        requests = requested.requests
+        while requests:
+            ready = self._wait_for(requests)
+            missing = np.zeros(length, dtype=np.int64)
+            for request in requests:
+                received = self._received(request, is_ready=request.reply in ready)
+                if received is None:
+                    missing += request.counts
+                    continue
+                ends = np.cumsum(request.counts).tolist()
+                for batch, first, last in zip(batches, [0, *ends], ends, strict=False):
+                    if last > first:
+                        batch.append(Part(received[0], first, last, request.shard, received[1], request.share))
+            requests = self._requests(missing) if missing.any() else []
+        self.waited += time.monotonic() - begin
+        return batches
 
     def _wait_for(self, requests: Sequence[Request]) -> set[Any]:
         """Wait for replies, each until the timeout after its request; return those that have arrived.
@@ -264,21 +253,17 @@ class SamplePipeline:
             return None
         try:
             reply = ray.get(request.reply)
-            self._codecs.receive(reply.codecs)
-            if not self._group.update(view, reply.status, request.requested_at) or reply.block is None:
-                return None
-            try:
-                block = Block.unpack(reply.block, self._codecs)
-            except MissingCodec as error:  # of a reply that was late
-                self._codecs.receive(ray.get(view.actor.codecs.remote(error.digests), timeout=self._timeout))
-                block = Block.unpack(reply.block, self._codecs)
-        except MissingCodec as error:
-            logger.warning("shard %d does not have a codec of its transitions any more: %s", request.shard, error)
-            self.n_failed += 1
-        except (*ACTOR_FAILURES, TimeoutError) as error:
+        except ACTOR_FAILURES as error:
             self.n_failed += 1
             if request.requested_at > view.since:  # else it has answered since
                 self._group.failed(view, error)
-        else:
-            return block, view.epoch
-        return None
+            return None
+        self._codecs.receive(reply.codecs)
+        if not self._group.update(view, reply.status, request.requested_at) or reply.block is None:
+            return None
+        try:
+            return Block.unpack(reply.block, self._codecs), view.epoch
+        except MissingCodec:  # it was in a reply that was late; in a new session, shards send all of them again
+            self.n_failed += 1
+            self._session = uuid.uuid4().hex
+            return None

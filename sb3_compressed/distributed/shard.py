@@ -8,7 +8,6 @@ once.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import secrets
 import shutil
@@ -36,7 +35,7 @@ from sb3_compressed.distributed.encoded_rows import require_fitting
 from sb3_compressed.distributed.ray_session import is_restarted
 from sb3_compressed.distributed.ring import Ring, RingState
 from sb3_compressed.distributed.ring_spec import RingSpec
-from sb3_compressed.errors import MissingCodec, StorageError
+from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checked_json import read_object, write_object
@@ -55,8 +54,6 @@ __all__ = [
     "WriterReplaced",
     "require_version",
 ]
-
-logger = logging.getLogger(__name__)
 
 RINGS = "rings.json"
 #: The group of methods that return while another one is running.
@@ -124,12 +121,8 @@ class OpenReply(NamedTuple):
 
 
 class InsertReply(NamedTuple):
-    """The acknowledgement of a segment.
+    """The acknowledgement of a segment."""
 
-    :param missing: digests of codecs that the shard does not have; if there are any, nothing was stored
-    """
-
-    missing: list[bytes]
     ring: RingState
     status: ShardStatus
 
@@ -307,20 +300,12 @@ class Shard:
             content = {"run": self._run, "rows": rows, "rings": rings}
             write_object(self._folder / RINGS, content)
 
-    def resize(self, rows: Mapping[str, int], idle: Mapping[str, int] | None = None) -> None:
+    def resize(self, rows: Mapping[str, int]) -> None:
         """Change the number of rows of rings; the newest transitions that fit stay.
 
         :param rows: of rings by the names of their writers, also of those that are not opened yet
-        :param idle: rings to empty, since one ring of the whole buffer would have overwritten their transitions, by the
-            names of their writers, unless these have inserted another number of transitions than this. A writer of such
-            a ring must open it again
         :raises OSError: if a folder cannot be written; its ring is then as it was
         """
-        for name, n_inserted in (idle or {}).items():
-            ring = self._rings.get(name)
-            if ring is not None and ring.n_transitions and self._n_inserted_by[name] == n_inserted:
-                logger.info("%s has added nothing for a long time: its transitions are removed", name)
-                ring.reset()
         if rows != self._rows:
             self._rows = dict(rows)
             self._save_rings()  # first, so that a process that is killed here continues with these
@@ -379,6 +364,7 @@ class Shard:
         :param codecs: those that the writer has not sent yet
         :param after_gap: whether rows before these were lost, so that episodes do not continue
         :raises UnknownWriter: if the ring was not opened by this writer, or the position does not follow the last one
+        :raises MissingCodec: if the shard has forgotten a codec that was sent before; nothing is stored then
         :raises ValueError: if the block does not fit the ring
         :raises OSError: if the folder cannot be written; nothing is stored then
         """
@@ -386,16 +372,13 @@ class Shard:
         if ring is None or ring.session != session:
             raise UnknownWriter(f"{name!r} must open its ring first")
         self._codecs.receive(codecs)
-        try:
-            rows = Block.unpack(block, self._codecs)
-        except MissingCodec as error:
-            return InsertReply(error.digests, ring.state, self.status())
+        rows = Block.unpack(block, self._codecs)
         require_fitting(rows, ring.buffer)
         n_rows = rows.values["n_rows"]
         if position != ring.position:
             if position + n_rows != ring.position:
                 raise UnknownWriter(f"{name!r} must continue after {ring.position} rows, got {position}")
-            return InsertReply([], ring.state, self.status())  # it was stored, and the acknowledgement lost
+            return InsertReply(ring.state, self.status())  # it was stored, and the acknowledgement lost
         for stream, layout in rows.values["layouts"].items():
             if layout is not None:
                 self._layouts.setdefault(stream, layout)
@@ -406,7 +389,7 @@ class Shard:
         ring.append(rows, max(self._max_updated_elsewhere, *others, 0.0))
         self._n_inserted_by[name] += n_rows * ring.n_envs
         self._n_bytes_inserted += block.nbytes
-        return InsertReply([], ring.state, self.status())
+        return InsertReply(ring.state, self.status())
 
     # -- sampling --------------------------------------------------------------------------------------------
 
@@ -466,10 +449,6 @@ class Shard:
         }
         layouts = {name: self._layouts.get(name) for name in batches}
         return Block({"counts": list(counts), "layouts": layouts}, arrays, batches)
-
-    def codecs(self, digests: Sequence[bytes]) -> dict[bytes, Codec]:
-        """Return codecs by their digests, without those that no transition needs any more."""
-        return self._codecs.present(digests)
 
     def update_priorities(self, updates: PriorityUpdates) -> None:
         """Update the priorities of transitions; those that were overwritten or lost are skipped and counted."""

@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -270,16 +270,11 @@ class ShardGroup:
         self.rows = dict(rows)
         self.call("resize", self.rows)
 
-    def request_resize(self, rows: Mapping[str, int], idle: Collection[str]) -> None:
-        """Change the number of rows of rings, and empty some of them, without waiting for it.
-
-        :param rows: as for :meth:`.Shard.resize`
-        :param idle: the writers of rings that are emptied if these have inserted nothing more than is known
-        """
+    def request_resize(self, rows: Mapping[str, int]) -> None:
+        """Change the number of rows of rings, see :meth:`.Shard.resize`, without waiting for it."""
         self.rows = dict(rows)
         for view in self.shards:
-            n_inserted = {} if view.status is None else view.status.n_inserted_by
-            self.send(view, "resize", self.rows, {name: n_inserted.get(name, 0) for name in idle})
+            self.send(view, "resize", self.rows)
 
     def max_updated_besides(self, view: ShardView) -> float:
         """Return the largest priority that was updated in the other shards, 0 if there is none."""

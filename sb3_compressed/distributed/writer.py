@@ -20,7 +20,7 @@ from sb3_compressed.distributed.encoded_rows import block_of
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, summary
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import InsertReply, OpenReply, ShardStatus, UnknownWriter
-from sb3_compressed.errors import ShardTimeout
+from sb3_compressed.errors import MissingCodec, ShardTimeout
 
 __all__ = ["ReplayWriter"]
 
@@ -225,14 +225,11 @@ class ReplayWriter:
                 reply: InsertReply = ray.get(segment.reply)
             except Exception as error:
                 segment.reply, segment.is_refused = None, isinstance(error, UnknownWriter)
-                if not isinstance(error, (*ACTOR_FAILURES, UnknownWriter)):
+                if not isinstance(error, (*ACTOR_FAILURES, UnknownWriter, MissingCodec)):
                     raise
                 logger.warning("%s: a segment is sent again after %s", self.name, summary(error))
                 continue
             self._statuses[reply.status.incarnation] = reply.status
-            if reply.missing:  # codecs that the shard has forgotten; opening the ring again sends all
-                segment.reply = None
-                continue
             with deferred_interrupts():
                 self._acknowledge(segment)
                 self._position += segment.n_rows

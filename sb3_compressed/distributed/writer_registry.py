@@ -50,15 +50,23 @@ class WriterRegistry:
         :param sizes: how many transitions each ring contains
         """
         n_envs_of = {name: n_envs for name, (n_envs, _) in writers.items()}
-        return RingQuotas(self._capacity, n_envs_of, sizes, self._group.n_inserted_by)
+        return RingQuotas(self._capacity, n_envs_of, sizes, self._n_inserted)
+
+    @property
+    def _n_inserted(self) -> dict[str, int]:
+        """Number of transitions that each writer has inserted; those of the learner insert the same rows in turn."""
+        counts = self._group.n_inserted_by
+        n_envs_of = {name: n_envs for name, (n_envs, _) in self.writers.items() if name.startswith(LEARNER)}
+        n_rows = sum(counts.get(name, 0) for name in n_envs_of) / max(sum(n_envs_of.values()), 1)
+        return {**counts, **{name: int(n_rows * n_envs) for name, n_envs in n_envs_of.items()}}
 
     def update_quotas(self) -> None:
         """Divide the buffer among all writers again if their speeds have changed."""
         n_new = self._group.n_inserted - self._n_inserted_before
         if n_new >= self.quotas.interval:
             self._n_inserted_before += n_new
-            if self.quotas.record(self._group.n_inserted_by):
-                self._group.request_resize(self.quotas.rows, self.quotas.idle)
+            if self.quotas.record(self._n_inserted):
+                self._group.request_resize(self.quotas.rows)
 
     def include(self, writers: Mapping[str, int]) -> None:
         """Include writers, each with its number of environments.
@@ -77,7 +85,7 @@ class WriterRegistry:
             all_writers[name] = n_envs, shard
         self._group.refresh_all()  # so that rings keep what has arrived
         quotas = copy.deepcopy(self.quotas)
-        quotas.include({name: n_envs for name, (n_envs, _) in all_writers.items()}, self._group.n_inserted_by)
+        quotas.include({name: n_envs for name, (n_envs, _) in all_writers.items()}, self._n_inserted)
         self._group.resize(quotas.rows)
         self.quotas, self.writers = quotas, all_writers  # in this order, since each writer needs a quota
 

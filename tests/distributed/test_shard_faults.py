@@ -153,6 +153,7 @@ def test_shards_that_lost_everything_do_not_end_the_training(
     last = mortal.sample(32)
     mortal._group.call("reset")
     mortal._pipeline._rounds.clear()
+    mortal._pipeline._batches.clear()
     mortal._group.refresh_all()
     with caplog.at_level(logging.WARNING):
         assert actions_of(mortal.sample(32)) == actions_of(last)

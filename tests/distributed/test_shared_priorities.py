@@ -16,10 +16,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv
 
 from distributed.buffers import REMOTE, actions_of, add_rows, assert_true, new_buffer, refreshed, write
-from distributed.counting_shard import CountingShard
 from distributed.emitted import NUMBERS, SPACES, observation
 from sb3_compressed import prioritize
-from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
+from sb3_compressed.distributed import DistributedReplayBuffer
 from sb3_compressed.samplers import PrioritizedSampler
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
@@ -109,26 +108,6 @@ def test_new_transitions_have_the_largest_priority_of_all_shards(local_ray: None
         assert before.max_updated == (8.0 if shard == 0 else 0.0)
     masses = buffer._group.masses.tolist()
     assert masses == [8.0 * 20, 1.0 * 10 + 8.0 * 10, 1.0 * 10]
-    buffer.close()
-
-
-def test_updates_of_priorities_need_no_calls_of_their_own(local_ray: None) -> None:
-    """Shards have them before they draw, and at the latest when the buffer is flushed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_group, "Shard", CountingShard)
-        buffer = new_buffer("small", 100, n_shards=2, prefetch=8, sampler="prioritized")
-    add_rows(buffer, "small", range(50))
-    write(buffer, "small", {"b": buffer.writer("b", 1)}, range(50))
-    refreshed(buffer)
-    for _ in range(80):
-        batch = buffer.sample(64)
-        buffer.update_priorities(batch.indices, np.full(64, 3.0))
-    n_requests = 80 // 4 + 2  # two rounds of four batches are requested ahead
-    assert buffer._group.call("n_calls") == [n_requests, n_requests]
-    buffer.flush()
-    refreshed(buffer)
-    assert buffer._group.call("n_calls") == [n_requests + 1, n_requests + 1]
-    np.testing.assert_allclose(buffer._group.masses.sum(), buffer.n_transitions * (3 + 1e-6) ** 0.6)
     buffer.close()
 
 

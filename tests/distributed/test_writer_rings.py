@@ -22,12 +22,12 @@ def test_the_rows_of_a_writer_that_is_gone_are_used_by_others(local_ray: None, t
     assert sum(stored(buffer).values()) > 370
     a = {"a": writers["a"]}
     write(buffer, "small", a, range(20_000, 20_900))
-    assert stored(buffer)["gone"] == 0
+    assert stored(buffer)["gone"] <= 24, "twice a sixteenth of its part at most"
     assert stored(buffer)["a"] > 350
     refreshed(buffer)
     seen = {*assert_true(buffer.sample(6000), "small")}
     last = REMOTE + 20_900
-    assert seen == {*range(last - stored(buffer)["a"], last)}, "the newest transitions"
+    assert seen >= {*range(last - stored(buffer)["a"], last)}, "the newest transitions"
     # A writer that returns can insert at once, and gets its rows back.
     write(buffer, "small", {"gone": writers["gone"]}, range(10_000, 10_010))
     assert stored(buffer)["gone"] > 2
@@ -45,7 +45,7 @@ def test_collectors_replace_the_transitions_of_the_learner(local_ray: None) -> N
     write(buffer, "small", writers, range(100))
     assert stored(buffer) == {"learner-0": 100, "a": 100, "b": 100}, "all fits"
     write(buffer, "small", writers, range(100, 400))
-    assert stored(buffer)["learner-0"] == 0
+    assert stored(buffer)["learner-0"] <= 24
     assert min(stored(buffer)["a"], stored(buffer)["b"]) > 180
     refreshed(buffer)
     assert buffer.size() == sum(stored(buffer).values()) <= 400
@@ -82,7 +82,7 @@ def test_a_restarted_shard_has_the_rows_of_before(local_ray: None, where: str, t
     write(buffer, "small", {"a": writers["a"]}, range(30_000, 30_700))
     assert stored(buffer)["a"] == rows["a"]
     write(buffer, "small", {"gone": writers["gone"]}, range(10_000, 10_010))
-    assert 0 < stored(buffer)["gone"] <= 10
+    assert 0 < stored(buffer)["gone"] <= 24
     refreshed(buffer)
     assert buffer.statistics().n_restarts == 1
     buffer.close()
