@@ -32,8 +32,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds before a collector is prepared again after a failure; it doubles with each further one, up to the second.
 PAUSES = 0.2, 5.0
-#: After how many exceptions in a row, such as those of an environment, they are raised in the learner.
-MAX_ERRORS = 3
+#: After how many exceptions in a row, such as those of an environment, they are raised in the learner, and after how
+#: many losses of the process of a collector that was prepared.
+MAX_ERRORS, MAX_LOSSES = 3, 20
 #: Seconds without a result of any collector after which it is an error.
 TIMEOUT = 600.0
 #: Seconds to wait for collectors to close their environments.
@@ -69,7 +70,8 @@ class Member:
         not
     :param n_restarts: how often it was prepared again
     :param n_errors: exceptions since its last result
-    :param n_failures: these, and losses of its process
+    :param n_losses: losses of its process since then, when it was prepared
+    :param n_failures: calls that have failed since then
     """
 
     index: int
@@ -80,6 +82,7 @@ class Member:
     retry_at: float | None = None
     n_restarts: int = 0
     n_errors: int = 0
+    n_losses: int = 0
     n_failures: int = 0
 
     @property
@@ -222,7 +225,7 @@ class CollectorGroup:
         """Return the results that have arrived, each with its collector.
 
         :param timeout: seconds to wait for one; ``None`` to wait until it is an error
-        :raises RuntimeError: if the environments of a collector fail repeatedly
+        :raises RuntimeError: if the environments of a collector fail, or its process is lost, repeatedly
         :raises TimeoutError: if none has returned anything for the timeout of the group
         """
         self._retry()
@@ -277,7 +280,7 @@ class CollectorGroup:
         if not isinstance(result, CollectResult):
             self._prepared(member, result)
             return None
-        member.n_errors = member.n_failures = 0
+        member.n_errors = member.n_losses = member.n_failures = 0
         self.n_lost += result.n_lost
         assert member.writer is not None
         self._buffer.record_statuses(member.writer.name, result.statuses)
@@ -292,6 +295,7 @@ class CollectorGroup:
             raise cause from error
         member.n_failures += 1
         member.n_errors += is_exception
+        member.n_losses += member.is_prepared and not is_exception
         if member.is_prepared:  # otherwise it is counted; while a process starts, further calls fail
             logger.warning(
                 "collector %d failed and is restarted; up to %d transitions are lost: %s",
@@ -300,9 +304,9 @@ class CollectorGroup:
             member.n_restarts += 1
             self.n_restarts += 1
         self._discard_calls(member)
-        if member.n_errors >= MAX_ERRORS:
+        if member.n_errors >= MAX_ERRORS or member.n_losses >= MAX_LOSSES:
             raise RuntimeError(
-                f"collector {member.index} failed {member.n_errors} times in a row: {cause!r}"
+                f"collector {member.index} failed {member.n_errors + member.n_losses} times in a row: {cause!r}"
             ) from error
 
     def _discard_calls(self, member: Member) -> None:

@@ -30,7 +30,7 @@ from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.distributed.arguments import ShardOptions, remove_names, require_supported, validated_sampler
 from sb3_compressed.distributed.batch_decoding import BatchDecoder
-from sb3_compressed.distributed.checkpoint_manifest import Manifest
+from sb3_compressed.distributed.checkpoint_manifest import Manifest, read_manifest
 from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS
 from sb3_compressed.distributed.priority_updates import PendingUpdates, numbers_of
 from sb3_compressed.distributed.ray_session import connect
@@ -557,9 +557,9 @@ class DistributedReplayBuffer(ReplayBuffer):
     def load_checkpoint(self, folder: str | PathLike[str]) -> None:
         """Replace all transitions by those of a checkpoint. Writers of other processes continue after them.
 
-        The number of shards may be another one than that of the saved buffer, and so may ``buffer_size``. Another
-        learner may save to the folder meanwhile. Rings that are missing or were exchanged are found before anything
-        changes. If shards find damage, or fail, the buffer contains a part of the checkpoint: load this or another one
+        The number of shards may be another one than that of the saved buffer, and so may ``buffer_size``. Rings that
+        are missing or were exchanged are found before anything changes. If shards find damage, or fail, or another
+        learner saves to the folder meanwhile, the buffer contains a part of the checkpoint: load this or another one
         again, or :meth:`reset` the buffer.
 
         :raises ShardUnavailable: if a shard fails or does not answer
@@ -568,7 +568,9 @@ class DistributedReplayBuffer(ReplayBuffer):
         """
         self._require_open()
         path = user_path(folder).absolute()
-        self._checkpoints.load(path, self._load)
+        manifest = read_manifest(path)
+        self._load(path, manifest)
+        self._checkpoints.record(path, manifest)
         self._group.refresh_all()
 
     def _load(self, path: Path, manifest: Manifest) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from sb3_compressed.distributed.checkpoint_manifest import (
@@ -57,9 +57,8 @@ class ShardCheckpoints:
                 rings = self._group.save_checkpoint(path / NEWEST, path / cut)
                 flush_path(path / cut)
                 manifest = Manifest(cut, dict(writers), rings)
-                self._cuts.add((path, cut))  # before, so that the buffer may overwrite an interrupted save
+                self.record(path, manifest)  # before, so that the buffer may overwrite an interrupted save
                 manifest.write(path)
-                self.latest = path
                 remove_other_rings(path, manifest)
             finally:
                 remove_other_cuts(path)
@@ -102,19 +101,7 @@ class ShardCheckpoints:
         shutil.copytree(latest / manifest.cut, path / manifest.cut, copy_function=link_or_copy)
         manifest.write(path)
 
-    def load(self, path: Path, load_manifest: Callable[[Path, Manifest], None]) -> None:
-        """Load the checkpoint in a folder, or the next one if another learner replaces it meanwhile.
-
-        :param load_manifest: loads the checkpoint that a manifest describes
-        :raises StorageError: if the folder contains none
-        """
-        while True:
-            manifest = read_manifest(path)
-            try:
-                load_manifest(path, manifest)
-                break
-            except (StorageError, OSError):
-                if read_manifest(path) == manifest:
-                    raise
+    def record(self, path: Path, manifest: Manifest) -> None:
+        """Record that a checkpoint is that of the buffer, since it was saved or loaded."""
         self.latest = path
         self._cuts.add((path, manifest.cut))

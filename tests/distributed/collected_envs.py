@@ -80,6 +80,15 @@ class Endless(Numbered):
             signal.pause()
 
 
+class Deadly(Numbered):
+    """Kills its process."""
+
+    def step(self, action: Any) -> Any:
+        """Kill the process."""
+        os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
 def numbered_processes(n_envs: int) -> VecEnv:
     """Return environments in processes of their own."""
     return SubprocVecEnv([Numbered] * n_envs)

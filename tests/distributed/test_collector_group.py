@@ -18,9 +18,9 @@ import ray
 from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from distributed.collected_envs import Numbered, failing, numbered_processes
+from distributed.collected_envs import Deadly, Numbered, failing, numbered_processes
 from distributed.stopped import short_timeout, stopped, until, until_ended
-from sb3_compressed.distributed import DistributedReplayBuffer
+from sb3_compressed.distributed import DistributedReplayBuffer, collector_group
 from sb3_compressed.distributed.collector import CollectorSettings, CollectResult, PolicyState
 from sb3_compressed.distributed.collector_group import MAX_ERRORS, CollectorGroup, Member
 from sb3_compressed.distributed.policy_copy import policy_factory, policy_weights
@@ -198,6 +198,23 @@ def test_an_environment_that_always_crashes_is_an_error(buffer: DistributedRepla
                 idle(group)
 
         with pytest.raises(RuntimeError, match=rf"collector 0 failed {MAX_ERRORS} times.*the game has crashed"):
+            play()
+
+
+def test_an_environment_that_always_kills_its_process_is_an_error(
+    buffer: DistributedReplayBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector_group, "MAX_LOSSES", 2)
+    with group_of(buffer, Deadly) as group:
+        group.start()
+
+        def play() -> None:
+            for _ in range(2):
+                (member,) = idle(group)
+                group.submit(member, 10, n_random_steps=10)
+                idle(group)
+
+        with pytest.raises(RuntimeError, match="collector 0 failed 2 times"):
             play()
 
 

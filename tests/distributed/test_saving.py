@@ -32,7 +32,7 @@ from sb3_compressed.distributed import (
     shard_checkpoints,
     shard_group,
 )
-from sb3_compressed.distributed.checkpoint_manifest import Manifest, read_manifest
+from sb3_compressed.distributed.checkpoint_manifest import read_manifest
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
 from sb3_compressed.storage import files
@@ -253,26 +253,6 @@ def test_a_checkpoint_is_copied_on_a_file_system_without_hard_links(
     single.reset()
     single.load_checkpoint(tmp_path / "copy")
     assert single.n_transitions == n_saved > 0
-
-
-def test_a_checkpoint_is_loaded_while_another_learner_saves(
-    single: DistributedReplayBuffer, other: DistributedReplayBuffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rings that the manifest had named were removed meanwhile."""
-    other.save_checkpoint(tmp_path)
-
-    def read_and_save(folder: Path) -> Manifest:
-        manifest = read_manifest(folder)
-        if other.n_transitions < 33:
-            add_rows(other, "small", range(other.n_transitions, other.n_transitions + 1))
-            with monkeypatch.context() as patch:
-                patch.setattr(shard_checkpoints, "read_manifest", read_manifest)
-                other.save_checkpoint(tmp_path)
-        return manifest
-
-    monkeypatch.setattr(shard_checkpoints, "read_manifest", read_and_save)
-    single.load_checkpoint(tmp_path)
-    assert single.n_transitions == 33
 
 
 def test_a_checkpoint_without_write_permission_is_loaded(tmp_path: Path) -> None:
