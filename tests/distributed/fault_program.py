@@ -357,7 +357,9 @@ def main() -> None:
         sum(check.n_saves for check in reporter.checks),
     )  # fmt: skip
     buffer.close()
-    if nodes is not None:
+    if nodes is None:
+        ray.shutdown()
+    else:
         nodes.shutdown()
     print(json.dumps(result._asdict()), flush=True)
 
