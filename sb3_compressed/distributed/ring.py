@@ -88,7 +88,10 @@ class Ring:
     def mass(self) -> float:
         """The sum of the priorities, or without any, the number of transitions."""
         sampler = self.buffer.sampler
-        return sampler.tree.total if isinstance(sampler, PrioritizedSampler) else self.n_transitions
+        if not isinstance(sampler, PrioritizedSampler):
+            return self.n_transitions
+        self._bound.catch_up(self.buffer)  # after a reset, whose priorities would count otherwise
+        return sampler.tree.total
 
     @property
     def max_updated(self) -> float:
