@@ -42,9 +42,10 @@ from sb3_compressed.buffers.arguments import (
 )
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
 from sb3_compressed.buffers.array_formats import Formats, formats_of
-from sb3_compressed.buffers.compression_plan import plan_arrays, without_old_auto
+from sb3_compressed.buffers.compression_plan import plan_arrays
 from sb3_compressed.buffers.memory_statistics import statistics_of
 from sb3_compressed.buffers.number_attribute import NumberAttribute
+from sb3_compressed.buffers.pickling import attributes_to_pickle, unpickled_attributes
 from sb3_compressed.buffers.tensors import OutputDtype, output_tensors
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
@@ -281,9 +282,10 @@ class CompressedBuffer(BaseBuffer):
         parent = getattr(super(), "__getstate__", None)  # from Python 3.11 on, every object has it
         state = parent() if parent else None
         attributes = self.__dict__ if state is None else state
-        return {name: value for name, value in attributes.items() if not isinstance(value, MethodTimer)}
+        return attributes_to_pickle(attributes)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        state = unpickled_attributes(state)
         if parent := getattr(super(), "__setstate__", None):  # HER's has one
             parent(state)
         else:
@@ -291,8 +293,6 @@ class CompressedBuffer(BaseBuffer):
         self.pos, self.full = self.pos, self.full  # of other kinds in pickles of version 0.3
         if "_formats" not in state:
             self._formats = formats_of(self)
-        vars(self).update(without_old_auto({"compression_method": self.compression_method}))
-        self.given_arguments = without_old_auto(self.given_arguments)
 
     # -- adding ----------------------------------------------------------------------------------------------
 

@@ -94,12 +94,10 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
     :param max_slots: approximate number of slots to read
     :raises TypeError: if it is not a buffer of this package
     """
-    from sb3_compressed.buffers.base import CompressedBuffer  # imports SB3
-
-    buffer = getattr(buffer, "online", buffer)
-    if not isinstance(buffer, CompressedBuffer):
-        raise TypeError(f"buffer_statistics is for compressed buffers, got a {type(buffer).__name__}")
-    return statistics_of(buffer, max_slots)
+    described: Any = getattr(buffer, "online", buffer)
+    if not hasattr(described, "_new_arrays"):
+        raise TypeError(f"buffer_statistics is for compressed buffers, got a {type(described).__name__}")
+    return statistics_of(described, max_slots)
 
 
 def statistics_of(buffer: CompressedBuffer, max_slots: int = 8192) -> BufferStatistics:

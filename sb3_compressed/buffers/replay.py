@@ -47,12 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CLASSES", "CompressedDictReplayBuffer", "CompressedReplay", "CompressedReplayBuffer", "Transitions"]
 
-#: Attributes that copies and pickles leave out: the folder, and the folders of checkpoints.
-NOT_COPIED = {"_storage", "_checkpoints"}
 #: Attributes that a buffer keeps when it takes over another one.
 KEPT_ATTRIBUTES = {"_batch_pool"}
-#: Attributes in pickles of 0.3.0, of batches that were decoded ahead.
-REMOVED_ATTRIBUTES = {"_predicted_batch", "_prefetcher"}
 
 
 class Transitions(NamedTuple):
@@ -375,14 +371,9 @@ class CompressedReplay(StoredReplay):
         return shallow
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({name: value for name, value in state.items() if name not in REMOVED_ATTRIBUTES})
+        super().__setstate__(state)
         if self._bound_sampler is not None:
             self._require_no_own_get_samples()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Copies and pickles are in memory, and do not write to the folders.
-        attributes = super().__getstate__()
-        return {name: value for name, value in attributes.items() if name not in NOT_COPIED}
 
 
 class CompressedReplayBuffer(CompressedReplay, ReplayBuffer):

@@ -1,0 +1,37 @@
+"""What copies and pickles of buffers contain, and how pickles of earlier versions are read.
+
+Compressed arrays leave out rows that were not written, see :meth:`.CompressedArray.__getstate__`; the memory of batches
+is left out by :class:`.BatchPool`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sb3_compressed.buffers.compression_plan import without_old_auto
+from sb3_compressed.buffers.timing import MethodTimer
+
+__all__ = ["attributes_to_pickle", "unpickled_attributes"]
+
+#: Attributes that are left out: the folder, and the folders of checkpoints. Copies and pickles are in memory.
+LEFT_OUT = {"_storage", "_checkpoints"}
+#: Attributes in pickles of 0.3.0, of batches that were decoded ahead.
+REMOVED = {"_predicted_batch", "_prefetcher"}
+
+
+def attributes_to_pickle(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a buffer that its copies and pickles contain."""
+    return {
+        name: value for name, value in attributes.items() if name not in LEFT_OUT and not isinstance(value, MethodTimer)
+    }
+
+
+def unpickled_attributes(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a buffer from those in a pickle, which may be of an earlier version."""
+    attributes = {name: value for name, value in state.items() if name not in REMOVED}
+    if "compression_method" in attributes:
+        attributes |= without_old_auto({"compression_method": attributes["compression_method"]})
+    if "given_arguments" in attributes:
+        attributes["given_arguments"] = without_old_auto(attributes["given_arguments"])
+    return attributes
