@@ -37,7 +37,7 @@ def assigned_arrays(
     arrays = dict(values)
     for name, array in unwritten.items():
         own, value = current.get(name), values[name]
-        if isinstance(value, CompressedArray) and value.is_of_buffer(array, may_flatten=may_flatten):
+        if isinstance(value, CompressedArray) and value.shares_stream_with(array, may_flatten=may_flatten):
             continue
         has_shape = isinstance(own, CompressedArray) and own.shape == tuple(getattr(value, "shape", array.shape))
         arrays[name] = own if has_shape else array.new_sharing_frames()
@@ -70,7 +70,7 @@ def _encoded(array: CompressedArray | NDArray[Any], values: Any, name: str) -> C
             )
         with np.errstate(over="raise"):
             if isinstance(array, CompressedArray):
-                return array.encoded_values(values)
+                return array.prepare_assignment(values)
             cast = np.array(cast_values(np.asarray(values), array.dtype))  # a copy: arrays may be exchanged
     except FloatingPointError as error:
         raise ValueError(f"{name}: a value is too large for an array of dtype {array.dtype}") from error

@@ -322,15 +322,15 @@ class CompressedArray(ArrayLike):
         :raises ValueError: if the shape or a value does not fit; nothing is changed then
         :raises TypeError: if the values are not numeric
         """
-        self.encoded_values(values)()
+        self.prepare_assignment(values)()
 
-    def encoded_values(self, values: Any) -> Callable[[], None]:
+    def prepare_assignment(self, values: Any) -> Callable[[], None]:
         """Encode what :meth:`assign` writes, and return a function that writes it."""
         if tuple(values.shape) != self.shape:
             raise ValueError(f"cannot assign values of shape {tuple(values.shape)} to an array of shape {self.shape}")
         if self._deduplicator is None:  # a view
             return partial(self.__setitem__, ..., np.asarray(values))
-        if isinstance(values, CompressedArray) and values.has_slots_for(self):
+        if isinstance(values, CompressedArray) and values.has_same_format_as(self):
             if self.layout is None and values.layout is not None:
                 self.set_layout(values.layout)
             references = store_assigned(self, values)
@@ -350,17 +350,16 @@ class CompressedArray(ArrayLike):
         self._table[index] = references
 
     def _continues_own_rows(self, row: int) -> bool:
-        """Return whether rows of this array are assigned one after the other, and not in turn with the other array's.
+        """Return whether this array is filled row by row on its own, and not in turn with ``next_observations``.
 
-        An overridden ``add`` assigns a row to each, so that each observation continues the one assigned last. Otherwise
-        the other array may have the same observation in another row, see :func:`.encode_assigned`, which takes three
-        times as long for a single row.
+        An overridden ``add`` fills both in turn, so that each observation continues the one assigned last. Only where
+        one is filled on its own may the other contain the observation already, which :func:`.encode_assigned` searches.
         """
         assert self._deduplicator is not None
         before, self._deduplicator.last_assigned = self._deduplicator.last_assigned, (id(self), row)
         return before == (id(self), row - 1) and bool(self.others_of_stream())
 
-    def is_of_buffer(self, other: CompressedArray, *, may_flatten: bool) -> bool:
+    def shares_stream_with(self, other: CompressedArray, *, may_flatten: bool) -> bool:
         """Return whether this array can replace another one of its stream of observations.
 
         :param may_flatten: whether it may be a view of another shape
@@ -369,7 +368,7 @@ class CompressedArray(ArrayLike):
             return self._deduplicator is not None and self._deduplicator is other._deduplicator
         return may_flatten and self._encoder is other._encoder
 
-    def has_slots_for(self, other: CompressedArray) -> bool:
+    def has_same_format_as(self, other: CompressedArray) -> bool:
         """Return whether the slots of this array can be slots of another one, whose layout may not be known yet."""
         formats = [(each.item_shape, each.dtype, each.elem_type, accepted_codec(each.codec)) for each in (self, other)]
         may_take_layout = other.layout is None and other._deduplicator is not None
@@ -380,7 +379,7 @@ class CompressedArray(ArrayLike):
         whole = self if self._view_of is None else self._view_of
         if not len(items):
             return np.empty(0, self._table.dtype)
-        # A copy of a view, or one of an array that has other slots by now, has no rows of a stream.
+        # A copy of a view, or a view of an array whose slots were replaced, is not part of a stream.
         if whole._deduplicator is None or not np.may_share_memory(self._table, whole._table):
             return self._store.write(self._encoder.encode(items))
         numbers = slot_numbers(basic_index(slot_index) or slot_index, self._table, whole._table)
@@ -662,11 +661,6 @@ class CompressedArray(ArrayLike):
             self._allocate()
             slots = slots_with_handles(written.reshape(-1).tolist())
             self._table[: len(written)] = self._store.write(slots).reshape(written.shape)
-
-
-def _addresses(references: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the addresses of slots, in memory or on disk, ``(n,)``."""
-    return np.frombuffer(references, dtype=np.int64) if len(references) else np.empty(0, dtype=np.int64)
 
 
 def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:

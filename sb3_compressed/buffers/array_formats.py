@@ -18,7 +18,7 @@ from sb3_compressed.persistence.buffer_state import get_array, named_arrays, put
 
 if TYPE_CHECKING:
     from sb3_compressed.buffers.base import CompressedBuffer
-    from sb3_compressed.buffers.storage import StoredReplay
+    from sb3_compressed.buffers.storage_methods import StorageMethods
 
 __all__ = ["Formats", "formats_of", "restore_formats"]
 
@@ -36,7 +36,7 @@ def formats_of(buffer: CompressedBuffer) -> Formats:
     }
 
 
-def restore_formats(buffer: StoredReplay) -> None:
+def restore_formats(buffer: StorageMethods) -> None:
     """Replace arrays that a load would not accept by those that the constructor creates, with the same values.
 
     Values are cast as SB3 does when a transition is added: rewards to float32, for example. Numbers in other forms
@@ -61,7 +61,7 @@ def restore_formats(buffer: StoredReplay) -> None:
             own = None if is_own else np.zeros(shape, dtype)
         else:
             unwritten = buffer._new_arrays[name.partition("/")[2] or None]
-            is_own = isinstance(given, CompressedArray) and given.shape == shape and given.has_slots_for(unwritten)
+            is_own = isinstance(given, CompressedArray) and given.shape == shape and given.has_same_format_as(unwritten)
             own = None if is_own else unwritten.new_sharing_frames()
         if own is None:
             continue

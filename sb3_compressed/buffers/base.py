@@ -73,10 +73,10 @@ class CompressedBuffer(BaseBuffer):
     Takes all arguments of the parent class, by position or name, and:
 
     :param compression_method: shorthand of a codec, e.g. ``"zstd-5"`` for zstd with level -5 and ``"zstd5"`` for
-        level 5, or a codec. ``"auto"`` stores each frame as differences from others, as a block of LZ4, as packed
-        differences, or uncompressed, whichever is smallest. It does not compress observations of less than 1 kB, or
-        float observations of one or two dimensions unless ``dtypes`` or ``frame_stack`` is passed. For a Dict space
-        also a mapping from its keys
+        level 5, or a codec. ``"auto"`` stores each frame as differences from others if these are small, otherwise as
+        the smallest of these, a block of LZ4, packed differences and the uncompressed frame. It does not compress
+        observations of less than 1 kB, or float observations of one or two dimensions unless ``dtypes`` or
+        ``frame_stack`` is passed. For a Dict space also a mapping from its keys
     :param compression_kwargs: keyword arguments of the codec, e.g. ``dict(compresslevel=5)``
     :param dtypes: the result of :func:`~sb3_compressed.find_buffer_dtypes`, or a dtype to store elements in. One that
         cannot represent every value of the space's dtype is the only lossy option, and warns

@@ -28,11 +28,11 @@ from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 
 if TYPE_CHECKING:
-    from sb3_compressed.buffers.storage import StoredReplay
+    from sb3_compressed.buffers.storage_methods import StorageMethods
 
 __all__ = ["buffer_from_store", "open_to_load"]
 
-_Buffer = TypeVar("_Buffer", bound="StoredReplay")
+_Buffer = TypeVar("_Buffer", bound="StorageMethods")
 
 #: Arguments that a folder must not contain: those of an untrusted one could make the buffer write to other folders.
 NOT_FROM_FOLDERS = STORAGE_ARGUMENTS | {"device", "env", "num_threads"}
@@ -124,7 +124,7 @@ def buffer_from_store(
     return buffer
 
 
-def _stored_arguments(cls: type[StoredReplay], store: ArrayStore, given: Collection[str]) -> dict[str, Any]:
+def _stored_arguments(cls: type[StorageMethods], store: ArrayStore, given: Collection[str]) -> dict[str, Any]:
     """Return the arguments for the constructor of a class that a store contains.
 
     :param given: names of arguments that are overridden
@@ -192,7 +192,7 @@ def _construct(cls: type[_Buffer], store: ArrayStore, stored: Mapping[str, Any],
         raise CorruptStorage(f"{store.log.folder}: no {cls.__name__} can be constructed from it: {error}") from error
 
 
-def _is_valid(cls: type[StoredReplay], stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+def _is_valid(cls: type[StorageMethods], stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     """Return whether a small buffer can be constructed with stored arguments, and only those given that it requires."""
     required = {name: given[name] for name in ("env", "observation_space", "action_space") if name in given}
     with warnings.catch_warnings():

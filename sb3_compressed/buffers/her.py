@@ -104,7 +104,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         self._require_transitions(batch_size)
         return super()._draw(batch_size)
 
-    def _arranged(self, draw: Draw) -> Draw:
+    def _in_batch_order(self, draw: Draw) -> Draw:
         # SB3 replaces the goals of the first transitions. A sampler may order them, for example by their position, so
         # they are shuffled. The batch begins with the real transitions.
         indices, weights = draw

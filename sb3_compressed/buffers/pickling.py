@@ -1,7 +1,8 @@
 """What copies and pickles of buffers contain, and how pickles of earlier versions are read.
 
-Compressed arrays leave out rows that were not written, see :meth:`.CompressedArray.__getstate__`; the memory of batches
-is left out by :class:`.BatchPool`.
+Method timers are not pickled. Other parts of a buffer have a ``__getstate__`` of their own: :class:`.CompressedArray`
+leaves out the rows after the last written one, :class:`.FrameDeduplicator` the previous row, :class:`.CodecTrainer` its
+sample, :class:`.BatchPool` its memory, and samplers what they can compute again.
 """
 
 from __future__ import annotations

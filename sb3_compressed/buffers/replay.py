@@ -1,7 +1,7 @@
 """Compressed replay buffers: ``add``, ``extend``, ``sample`` and ``_get_samples`` of all, and the plain classes.
 
 Those with n-step returns are in :mod:`.n_step`, those with hindsight replay in :mod:`.her`; what all of them do with
-samplers is in :mod:`.sampling`, with folders in :mod:`.storage`.
+samplers is in :mod:`.sampler_methods`, with folders in :mod:`.storage_methods`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sb3_compressed.buffers.observations import (
     take,
     write_observations,
 )
-from sb3_compressed.buffers.storage import StoredReplay
+from sb3_compressed.buffers.storage_methods import StorageMethods
 from sb3_compressed.buffers.tensors import tensor_converter
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
@@ -71,7 +71,7 @@ class Transitions(NamedTuple):
     discounts: NDArray[Any] | None = None
 
 
-class CompressedReplay(StoredReplay):
+class CompressedReplay(StorageMethods):
     """Mixin of compressed replay buffers; it precedes SB3's class in the bases.
 
     Every class accepts ``optimize_memory_usage=True``, also with ``handle_timeout_termination=True``, which SB3
@@ -354,7 +354,7 @@ class CompressedReplay(StoredReplay):
         other._checkpoints.include(self._checkpoints)
         if other.optimize_memory_usage and not hasattr(other, "next_observations"):
             vars(self).pop("next_observations", None)
-        for name in vars(self).keys() | vars(other).keys():  # of only this one: the other has the default of the class
+        for name in vars(self).keys() | vars(other).keys():  # one without it has the default of the class
             is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
             if hasattr(other, name) and not is_timer and name not in KEPT_ATTRIBUTES:
                 vars(self)[name] = getattr(other, name)
@@ -367,7 +367,7 @@ class CompressedReplay(StoredReplay):
             return copy.deepcopy(self)
         shallow = type(self).__new__(type(self))
         shallow.__setstate__(self.__getstate__())
-        shallow._bound_sampler = copy.deepcopy(self._bound_sampler)  # of the shared arrays, both may write other rows
+        shallow._bound_sampler = copy.deepcopy(self._bound_sampler)  # both share arrays and may add other rows
         return shallow
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -87,7 +87,7 @@ class CompressedRollout(CompressedBuffer):
         self.episode_starts[row] = episode_start
         self.values[row] = value.cpu().numpy().flatten()
         self.log_probs[row] = log_prob.cpu().numpy()
-        # At once: interrupted between both, the last step would be missing for ever.
+        # In one call: interrupted between the two, the buffer would never become full.
         self.__dict__.update(pos=row + 1, full=row + 1 == self.buffer_size)
 
     def _write_extras(self, **extras: Any) -> None:

@@ -32,16 +32,16 @@ def tensor_converter(
 ) -> Callable[[NDArray[Any]], th.Tensor]:
     """Return what turns the arrays of a batch into tensors: SB3's ``to_torch``, without its copy where it can be.
 
-    :param env: it received the arrays and may keep references to them
-    :param copy: whether other code may do so
+    :param env: normalized the arrays and may keep them, so tensors are copies
+    :param copy: whether other code may keep them, too
     """
-    # Such code may be a method of a user's class, or one that was assigned to a class or to this buffer.
-    is_private = (
+    # A user's class may replace these methods, or a user may assign others to a class or to this buffer.
+    uses_sb3_methods = (
         buffer._normalize_obs is NORMALIZE_OBS
         and buffer._normalize_reward is NORMALIZE_REWARD
         and getattr(buffer.to_torch, "__func__", None) is TO_TORCH
     )
-    if copy or env is not None or not is_private:
+    if copy or env is not None or not uses_sb3_methods:
         return buffer.to_torch
     return _to_tensor if buffer.device.type == "cpu" else partial(_to_device, device=buffer.device)
 

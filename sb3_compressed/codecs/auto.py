@@ -1,7 +1,8 @@
 """``auto``: which observations it compresses, and with which codec.
 
-Images are stored by the codec ``delta``: each new frame as differences from other frames, as a block of LZ4, as packed
-differences, or uncompressed, whichever is smallest. Small observations and vectors of floats stay plain arrays.
+Images are stored by the codec ``delta``: each new frame as differences from other frames if these are small, otherwise
+as the smallest of these differences, a block of LZ4, packed differences, and the uncompressed frame. Observations below
+1 kB, and floats of one or two dimensions, stay plain arrays.
 """
 
 from __future__ import annotations

@@ -89,16 +89,16 @@ INT64 = np.dtype(np.int64)
 class Delta(BytesCodec, TrainableCodec):
     """Stores each frame as differences from trained reference frames, by another coder, or uncompressed.
 
-    With the coder LZ4, as ``auto`` uses it, frames without a small delta are blocks of LZ4 or packed differences,
-    whichever is smaller. Training selects references only, and decides which searches pay. With another coder, it also
-    trains the dictionary.
+    With the coder LZ4, as ``auto`` uses it, a frame without a small delta is stored as the smallest of its delta, a
+    block of LZ4, packed differences and the uncompressed frame. Training selects references only, and decides which
+    searches pay. With another coder, it also trains the dictionary.
 
     :param compresslevel: level of Zstandard for frames that it encodes: 1 (fast) to 22 (smallest), or -1 (faster) to
         -100 (fastest)
     :param dictionary: the trained dictionary for those frames
     :param references: the trained reference frames
-    :param tries_zstd: whether frames with a large delta are also compressed with the other coder, to store the better
-        of both
+    :param tries_zstd: (a name of 0.3.0) whether frames with a large delta are also encoded by ``coder``, without
+        references, to store the better of both
     :param objective: of codecs that 0.3.0 stored, without effect
     :param tries_delta: whether frames are compared with the references
     :param coder: how frames without a small delta are encoded: ``"raw"``, ``"lz4"`` or ``"zstd"``
@@ -124,9 +124,9 @@ class Delta(BytesCodec, TrainableCodec):
     MAX_ZSTD_RATIO: ClassVar[float] = 0.4
     #: The same for levels above the default, which are named where memory comes first.
     MAX_HIGH_LEVEL_RATIO: ClassVar[float] = 0.8
-    #: If the other coder is better for less than this fraction of the training frames, it is not tried until the next
-    #: training: a try takes as long as the delta.
-    MIN_ZSTD_SHARE: ClassVar[float] = 1 / 32
+    #: A coder of less than this fraction of the training frames is not tried until the next training: a try takes as
+    #: long as the delta.
+    MIN_SHARE: ClassVar[float] = 1 / 32
     #: Tiles are searched for if that makes training frames smaller than this fraction of what they take without.
     MAX_TILES_RATIO: ClassVar[float] = 0.9
 
@@ -147,7 +147,7 @@ class Delta(BytesCodec, TrainableCodec):
     _lz4: Lz4Blocks = field(init=False, repr=False, compare=False)
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
     _plain_zstd: ZstdDict = field(init=False, repr=False, compare=False)
-    _encoder: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _kernel_arguments: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)
     _state: NDArray[np.void] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -184,7 +184,7 @@ class Delta(BytesCodec, TrainableCodec):
 
     def train(self, frames: NDArray[Any]) -> Delta:
         """Return a codec with references from these frames; see :meth:`TrainableCodec.train`."""
-        is_zstd = self._encoder_name == "zstd"
+        is_zstd = self._coder_in_use == "zstd"
         trained = self._trained_with_zstd(frames) if is_zstd else self._trained_with_searches(frames)
         return self if trained == self else trained
 
@@ -194,7 +194,7 @@ class Delta(BytesCodec, TrainableCodec):
         trained = replace(self._with_references(rows), dictionary=self._zstd.train(rows).dictionary)
         if trained.references is not self.references:
             n_zstd = sum(coder_of(payload) == "zstd" for payload in trained.encode(frames))
-            trained = replace(trained, tries_zstd=n_zstd >= self.MIN_ZSTD_SHARE * len(frames))
+            trained = replace(trained, tries_zstd=n_zstd >= self.MIN_SHARE * len(frames))
         return trained
 
     def _trained_with_searches(self, frames: NDArray[Any]) -> Delta:
@@ -206,7 +206,7 @@ class Delta(BytesCodec, TrainableCodec):
         n_held_out = min(N_HELD_OUT, len(rows) // 3)
         searches = {}
         if n_held_out:
-            tried = ordered._with_references(rows[:-n_held_out])._with_what_pays(frames[-n_held_out:])
+            tried = ordered._with_references(rows[:-n_held_out])._with_useful_searches(frames[-n_held_out:])
             searches = {name: getattr(tried, name) for name in SEARCHES}
         return replace(ordered._with_references(rows), **searches)
 
@@ -216,25 +216,25 @@ class Delta(BytesCodec, TrainableCodec):
         searches = dict.fromkeys(("tries_delta", "tries_zstd", "tries_lz4", "tries_packed"), True)
         return replace(self, references=references, **searches)  # type: ignore[arg-type]
 
-    def _with_what_pays(self, frames: NDArray[Any]) -> Delta:
-        """Return this codec with the searches that make frames smaller, and without those that are in vain.
+    def _with_useful_searches(self, frames: NDArray[Any]) -> Delta:
+        """Return this codec with the searches that make frames smaller, and without the others.
 
         It depends on sizes alone, so it is the same in each run.
 
         :param frames: those of a training sample that the references are not from
         """
         codec = self
-        if self._is_channel_last(frames):  # frames of one color have no tiles, as a rule
+        if self._is_channel_last(frames):  # grayscale frames rarely contain equal tiles
             without, searching = (
                 sum(map(len, replace(self, coder="raw", tries_zstd=False, finds_tiles=finds_tiles).encode(frames)))
                 for finds_tiles in (False, True)
             )
             codec = replace(self, finds_tiles=searching < self.MAX_TILES_RATIO * without)
-        return codec._without_vain_tries(codec.encode(frames))
+        return codec._without_unused_coders(codec.encode(frames))
 
-    def _without_vain_tries(self, payloads: Sequence[bytes]) -> Delta:
-        """Return this codec without the tries that hardly any of its payloads needed."""
-        least = self.MIN_ZSTD_SHARE * len(payloads)
+    def _without_unused_coders(self, payloads: Sequence[bytes]) -> Delta:
+        """Return this codec without the coders that fewer than :data:`MIN_SHARE` of some payloads use."""
+        least = self.MIN_SHARE * len(payloads)
         n_by = Counter(map(coder_of, payloads))
         tries_others = len(payloads) - n_by["delta"] >= least
         # Those that hardly any frame needs are not worth a decision.
@@ -272,8 +272,8 @@ class Delta(BytesCodec, TrainableCodec):
         return self.channel_last_nbytes > 0 and frames.nbytes == self.channel_last_nbytes * len(frames)
 
     @property
-    def _encoder_name(self) -> str:
-        """What encodes frames without a small delta."""
+    def _coder_in_use(self) -> str:
+        """The coder of frames without a small delta; those of 0.3.0 are mapped to those of today."""
         return OLD_CODERS.get(self.coder, self.coder)
 
     @property
@@ -285,7 +285,7 @@ class Delta(BytesCodec, TrainableCodec):
         """Free the encoder's tables; see :meth:`TrainableCodec.release_encoder`."""
         self._zstd.release_encoder()
         self._plain_zstd.release_encoder()
-        self._encoder.clear()
+        self._kernel_arguments.clear()
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
@@ -293,7 +293,7 @@ class Delta(BytesCodec, TrainableCodec):
         n_frames, frame_nbytes = rows.shape
         if not (n_frames and references.content and self.tries_delta) or frame_nbytes != references.frame_nbytes:
             return self._encode_whole(rows, self._picture_layout(frames))
-        cached = self._encoder[:1]  # atomic: another thread may clear the list
+        cached = self._kernel_arguments[:1]  # atomic: another thread may clear the list
         encoder = cached[0] if cached else self._new_encoder(frames)
         if encoder[0] != frames.shape[1:]:
             encoder = self._new_encoder(frames)
@@ -301,31 +301,32 @@ class Delta(BytesCodec, TrainableCodec):
         deltas, ends = np.empty(n_frames * (frame_nbytes // 4), UINT8), np.empty(n_frames, INT64)
         n_bytes = encode_deltas(rows, *arguments, deltas, ends)
         data = deltas[:n_bytes].tobytes()
-        small = self.SMALL_DELTA * frame_nbytes if self.tries_zstd else frame_nbytes
+        # A delta of at most this size is stored as it is; larger ones compete with the other coders.
+        max_delta_nbytes = self.SMALL_DELTA * frame_nbytes if self.tries_zstd else frame_nbytes
         start = 0
         payloads: list[bytes] = []
-        tried: list[int] = []
+        large: list[int] = []
         for end in ends.tolist():
-            if not 0 < end - start <= small:
-                tried.append(len(payloads))
+            if not 0 < end - start <= max_delta_nbytes:
+                large.append(len(payloads))
             payloads.append(data[start:end])
             start = end
-        if tried:
-            most = 1.0
-            if self._encoder_name == "zstd":
+        if large:
+            max_ratio = 1.0
+            if self._coder_in_use == "zstd":
                 is_high = self.compresslevel > self.levels.default
-                most = self.MAX_HIGH_LEVEL_RATIO if is_high else self.MAX_ZSTD_RATIO
-            others = self._encode_whole(rows if len(tried) == n_frames else rows[tried], self._picture_layout(frames))
-            for index, other in zip(tried, others, strict=True):
+                max_ratio = self.MAX_HIGH_LEVEL_RATIO if is_high else self.MAX_ZSTD_RATIO
+            others = self._encode_whole(rows if len(large) == n_frames else rows[large], self._picture_layout(frames))
+            for index, other in zip(large, others, strict=True):
                 payload = payloads[index]
-                if not payload or len(other) < most * len(payload):
+                if not payload or len(other) < max_ratio * len(payload):
                     payloads[index] = other
         return payloads
 
     def _layout_of(self, frames: NDArray[Any]) -> tuple[int, int, int]:
         """Return the bytes of a line of pixels and of a color plane, in the order in which frames are stored.
 
-        The second number is 0 for frames of one color, and for channel-last ones. The third number is the bytes of a
+        The second number is 0 for frames of one channel, and for channel-last ones. The third number is the bytes of a
         pixel if equal tiles are searched for in the frame itself, else 0.
         """
         if self._is_channel_last(frames):
@@ -355,7 +356,7 @@ class Delta(BytesCodec, TrainableCodec):
 
         :param layout: their layout, without which they are not stored as packed differences
         """
-        if self._encoder_name == "zstd":
+        if self._coder_in_use == "zstd":
             return self._zstd.encode(rows)
         if self.coder == "raw":
             return raw_payloads(rows)
@@ -385,7 +386,7 @@ class Delta(BytesCodec, TrainableCodec):
         references, table = self.references.rows.reshape(-1), np.empty(1 << kernels.TABLE_BITS, dtype=np.int32)
         kernels.index_words(references, table)
         encoder = frames.shape[1:], kernels.encode_deltas, references, table, *self._layout_of(frames)
-        self._encoder[:] = [encoder]
+        self._kernel_arguments[:] = [encoder]
         return encoder
 
     @classmethod

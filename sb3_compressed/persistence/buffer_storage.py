@@ -422,7 +422,7 @@ class BufferStorage:
             if is_new:
                 is_loaded = self.store.values.get("sampler") != sampler and load_sampler(buffer, self.store)
                 if not is_loaded and buffer.bound_sampler is not None:
-                    buffer.bound_sampler.n_missed = max(self.store.step - step, 0)
+                    buffer.bound_sampler.n_unreported = max(self.store.step - step, 0)
                 restore_values(buffer, self.store, self.store.values)
         return is_new
 

@@ -1,4 +1,4 @@
-"""``ReplayRing``: a replay buffer, as folders and shards know it."""
+"""``ReplayRing``: what folders and shards read from a replay buffer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
-from sb3_compressed.samplers.bound_sampler import BoundSampler, Ring
+from sb3_compressed.samplers.bound_sampler import BoundSampler, SamplerBuffer
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["ReplayRing"]
 
 
-class ReplayRing(Ring, Protocol):
+class ReplayRing(SamplerBuffer, Protocol):
     """Rows of transitions, one of each environment, of which new ones overwrite the oldest.
 
     Its arrays are attributes with the names that SB3 gives them. They have the axes ``(buffer_size, n_envs)`` first;

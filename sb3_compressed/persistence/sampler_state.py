@@ -94,7 +94,7 @@ def sampler_values(buffer: ReplayRing, store: ArrayStore, pos: int) -> dict[str,
         }
     except CodecError as error:
         raise StorageError(f"cannot store the state of {bound.sampler}: {error}") from error
-    return {"sampler": {"step": store.step_at(pos, buffer.buffer_size) - bound.n_missed, "state": state}}
+    return {"sampler": {"step": store.step_at(pos, buffer.buffer_size) - bound.n_unreported, "state": state}}
 
 
 def load_sampler(buffer: ReplayRing, store: ArrayStore, ring: RingResize | None = None) -> bool:

@@ -14,14 +14,14 @@ from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.sampler import Draw, Sampler
 from sb3_compressed.samplers.td_errors import validated_td_errors
 
-__all__ = ["BoundSampler", "Ring"]
+__all__ = ["BoundSampler", "SamplerBuffer"]
 
-#: Batches after which a sampler with priorities that are never updated is a mistake.
+#: Batches without any update of priorities after which a warning says so.
 MAX_WITHOUT_UPDATE = 1_000
 
 
-class Ring(Protocol):
-    """What a sampler needs of a replay buffer, by the names that SB3 uses."""
+class SamplerBuffer(Protocol):
+    """What a sampler reads from a replay buffer, by the names that SB3 uses."""
 
     #: The row that is written next.
     pos: int
@@ -40,9 +40,9 @@ class Ring(Protocol):
 
 
 class BoundSampler:
-    """The sampler of a replay buffer: what it draws is validated, and rows that it was not informed of are found.
+    """Keeps a sampler in step with its buffer: reports new and removed transitions, and validates draws.
 
-    Each ``add`` passes its rows to :meth:`add_rows`, and hindsight replay its episodes to the sampler itself. The
+    Each ``add`` reports its rows by :meth:`add_rows`; hindsight replay reports episodes to the sampler itself. The
     buffer is an argument of methods, since a reference to it would be a cycle.
 
     :param sampler: a sampler that belongs to no buffer
@@ -61,9 +61,10 @@ class BoundSampler:
         self.n_rows, self.n_envs = n_rows, n_envs
         #: How many updates were skipped since their transitions could no longer be drawn.
         self.n_skipped_updates = 0
-        #: Rows that :meth:`synchronize` passes: those that a folder contains and its state of the sampler does not.
-        self.n_missed = 0
-        # The position and the size of the buffer after the last rows that were passed.
+        #: The number of newest rows that were not reported: those that a folder contains and its state of the sampler
+        #: does not.
+        self.n_unreported = 0
+        # The position and the size of the buffer at the last report.
         self._pos = self._size = 0
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -73,22 +74,22 @@ class BoundSampler:
             if state["n_written"] - state["_n_synced"] >= state["n_rows"]:
                 state["sampler"].remove(np.arange(state["n_rows"] * state["n_envs"]))
             # A size that is too small, so that all transitions are compared before the next draw.
-            kept |= {"n_missed": 0, "_pos": state["_n_synced"] % state["n_rows"], "_size": 0}
+            kept |= {"n_unreported": 0, "_pos": state["_n_synced"] % state["n_rows"], "_size": 0}
             state = {**kept, "configuration": state["configured"]}
         vars(self).update(state)
 
     # -- which transitions may be drawn ----------------------------------------------------------------------
 
-    def add_rows(self, buffer: Ring, n_new: int) -> None:
-        """Pass the newest rows to the sampler, one by one, after the buffer has counted them."""
+    def add_rows(self, buffer: SamplerBuffer, n_new: int) -> None:
+        """Report the newest rows to the sampler, one by one, after the buffer has counted them."""
         pos, size = (self._pos + n_new) % self.n_rows, min(self._size + n_new, self.n_rows)
         if (pos, size) != (buffer.pos, buffer.size()):
             self.catch_up(buffer)
             return
         if buffer.episodes is None:
-            for age in range(n_new):
-                row = self._pos + age
-                if buffer.optimize_memory_usage and self._size + age + 1 >= self.n_rows:
+            for offset in range(n_new):
+                row = self._pos + offset
+                if buffer.optimize_memory_usage and self._size + offset + 1 >= self.n_rows:
                     # The next observations of that row were overwritten. See SB3's ReplayBuffer.sample.
                     self.sampler.remove(self._indices_of(row + 1))
                     if self.n_rows == 1:
@@ -101,33 +102,33 @@ class BoundSampler:
         first = row % self.n_rows * self.n_envs
         return np.arange(first, first + self.n_envs)
 
-    def catch_up(self, buffer: Ring) -> None:
-        """Pass what was not passed: after an interrupt within ``add``, a reset, or when a position was assigned."""
+    def catch_up(self, buffer: SamplerBuffer) -> None:
+        """Report what was not reported: after an interrupt within ``add``, a reset, or an assigned position."""
         if (self._pos, self._size) == (buffer.pos, buffer.size()):
             return
         if buffer.size() < self._size:  # it was reset
             self.sampler.remove(np.arange(self.n_rows * self.n_envs))
-        self.n_missed = (buffer.pos - self._pos) % self.n_rows
+        self.n_unreported = (buffer.pos - self._pos) % self.n_rows
         self.synchronize(buffer)
 
-    def synchronize(self, buffer: Ring) -> None:
-        """Pass missed rows, all other transitions that may be drawn only now, and those that no longer may be drawn.
+    def synchronize(self, buffer: SamplerBuffer) -> None:
+        """Report every transition that became valid or invalid since the last report, and all unreported rows.
 
         For a buffer that was restored, from a folder or after a commit that failed.
         """
         before, may_be_drawn = self.sampler.is_valid, self._may_be_drawn(buffer)
         is_new = may_be_drawn & ~before
         end = buffer.pos * self.n_envs
-        newest = np.arange(end - min(self.n_missed, self.n_rows) * self.n_envs, end) % len(before)
+        newest = np.arange(end - min(self.n_unreported, self.n_rows) * self.n_envs, end) % len(before)
         is_new[newest] = may_be_drawn[newest]
         if len(removed := np.flatnonzero(before & ~may_be_drawn)):
             self.sampler.remove(removed)
         if len(added := np.flatnonzero(is_new)):
             begin = np.searchsorted(added, end)  # the oldest row
             self.sampler.add(np.concatenate((added[begin:], added[:begin])), buffer)
-        self._pos, self._size, self.n_missed = buffer.pos, buffer.size(), 0
+        self._pos, self._size, self.n_unreported = buffer.pos, buffer.size(), 0
 
-    def _may_be_drawn(self, buffer: Ring) -> NDArray[np.bool_]:
+    def _may_be_drawn(self, buffer: SamplerBuffer) -> NDArray[np.bool_]:
         """Return which transitions of the buffer may be drawn, ``(n_rows * n_envs,)``."""
         if buffer.episodes is not None:
             return buffer.episodes.is_complete
@@ -151,17 +152,17 @@ class BoundSampler:
             self.sampler.load_state_dict(state)
         else:
             self.sampler.load_resized_state_dict(state, n_kept)
-        self.n_missed = min(n_new, self.n_rows if n_kept is None else n_kept)
+        self.n_unreported = min(n_new, self.n_rows if n_kept is None else n_kept)
 
     def discard_state(self) -> None:
         """Begin anew, after a state that could not be loaded."""
         self.sampler = copy.deepcopy(self.configuration)
         self.sampler.bind(self.n_rows, self.n_envs)
-        self.n_missed = 0
+        self.n_unreported = 0
 
     # -- drawing ---------------------------------------------------------------------------------------------
 
-    def draw(self, buffer: Ring, batch_size: int) -> Draw:
+    def draw(self, buffer: SamplerBuffer, batch_size: int) -> Draw:
         """Draw a batch.
 
         :param batch_size: number of transitions, 0 for none
@@ -175,7 +176,7 @@ class BoundSampler:
             if self._n_without_update == MAX_WITHOUT_UPDATE:
                 warn_user(
                     f"{MAX_WITHOUT_UPDATE:,} batches were drawn by {type(self.sampler).__name__} and no priority was "
-                    "updated, so batches are biased for nothing: call prioritize(model), or update_priorities of the "
+                    "updated, so prioritization has no effect: call prioritize(model), or update_priorities of the "
                     "buffer after each batch"
                 )
         return self._validated(self.sampler.draw(batch_size), batch_size)
@@ -227,7 +228,7 @@ class BoundSampler:
 
     # -- updating --------------------------------------------------------------------------------------------
 
-    def update(self, buffer: Ring, indices: ArrayLike, td_errors: Any) -> int:
+    def update(self, buffer: SamplerBuffer, indices: ArrayLike, td_errors: Any) -> int:
         """Update the values of transitions; return how many were skipped since they may not be drawn.
 
         Parameters and errors are those of :meth:`validated_update`; no value is changed after an error.
@@ -241,7 +242,7 @@ class BoundSampler:
         return n_skipped
 
     def validated_update(
-        self, buffer: Ring, indices: ArrayLike, td_errors: Any
+        self, buffer: SamplerBuffer, indices: ArrayLike, td_errors: Any
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
         """Return flat indices and values of those transitions that may be drawn, and how many others there are.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.sequence_reading import Steps
 from sb3_compressed.errors import BufferNotReady
-from sb3_compressed.samplers.bound_sampler import BoundSampler, Ring
+from sb3_compressed.samplers.bound_sampler import BoundSampler, SamplerBuffer
 from sb3_compressed.samplers.sampler import Draw
 
 __all__ = [
@@ -163,7 +163,7 @@ def draw_uniformly(ring: EpisodeRing, shape: SequenceShape, batch_size: int) -> 
 
 
 def draw_by_sampler(
-    bound: BoundSampler, buffer: Ring, ring: EpisodeRing, shape: SequenceShape, batch_size: int
+    bound: BoundSampler, buffer: SamplerBuffer, ring: EpisodeRing, shape: SequenceShape, batch_size: int
 ) -> SequenceDraw:
     """Draw sequences with the probabilities of their anchors.
 

@@ -23,11 +23,11 @@ from sb3_compressed.samplers.bound_sampler import BoundSampler
 from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.sequence_draw import Pad, SequenceShape
 
-__all__ = ["SampledReplay"]
+__all__ = ["SamplerMethods"]
 
 
-class SampledReplay(CompressedBuffer):
-    """The methods of :class:`.CompressedReplay` for samplers; :class:`.BoundSampler` tells one what may be drawn."""
+class SamplerMethods(CompressedBuffer):
+    """Methods of replay buffers for samplers. ``sample`` and ``_get_samples`` are in :mod:`.replay`."""
 
     optimize_memory_usage: bool
     dones: NDArray[np.float32]
@@ -60,7 +60,7 @@ class SampledReplay(CompressedBuffer):
         if (configured := get_sampler(sampler)) is None:
             return
         order = type(self).__mro__
-        parent = next(base for base in order[order.index(SampledReplay) + 1 :] if "sample" in vars(base))
+        parent = next(base for base in order[order.index(SamplerMethods) + 1 :] if "sample" in vars(base))
         if parent.__module__.partition(".")[0] != "stable_baselines3":
             raise TypeError(
                 f"a sampler replaces {parent.__name__}.sample, which {type(self).__name__} inherits; override "
@@ -73,7 +73,7 @@ class SampledReplay(CompressedBuffer):
     def _require_no_own_get_samples(self) -> None:
         """Raise if a user's class overrides ``_get_samples``, which cannot receive the environments of a sampler.
 
-        :raises TypeError: then
+        :raises TypeError: if one does
         """
         owner = next(base for base in type(self).__mro__ if "_get_samples" in vars(base))
         if not owner.__module__.startswith(f"{__package__}."):
@@ -87,9 +87,9 @@ class SampledReplay(CompressedBuffer):
         """Draw the transitions of a batch with the sampler."""
         bound = self._bound_sampler
         assert bound is not None
-        return self._arranged(bound.draw(self, batch_size))
+        return self._in_batch_order(bound.draw(self, batch_size))
 
-    def _arranged(self, draw: Draw) -> Draw:
+    def _in_batch_order(self, draw: Draw) -> Draw:
         """Return the transitions of a batch in the order of the batch."""
         return draw
 
@@ -175,7 +175,7 @@ class SampledReplay(CompressedBuffer):
                 draw = sampler.draw_of_epoch(batch_size)
                 if not len(draw.indices):
                     break
-                samples = self._samples_of(self._arranged(draw), env)
+                samples = self._samples_of(self._in_batch_order(draw), env)
                 yield samples
 
     def sample_sequences(
@@ -220,7 +220,7 @@ class SampledReplay(CompressedBuffer):
         return sample_sequences(self, batch_size, shape, env, with_next=next_observations, as_views=as_views)
 
     def _require_transitions(self, batch_size: int) -> None:
-        """Raise if there is no transition that the sampler may draw."""
+        """Raise if no batch can be sampled; hindsight replay also requires a complete episode."""
         self._validate_sampling(batch_size)
 
     def _validate_sampling(self, batch_size: Any) -> None:

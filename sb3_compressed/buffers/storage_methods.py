@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sb3_compressed.buffers.array_formats import restore_formats
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
-from sb3_compressed.buffers.sampling import SampledReplay
+from sb3_compressed.buffers.sampler_methods import SamplerMethods
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_repair import RepairReport
@@ -20,11 +20,11 @@ from sb3_compressed.persistence.checkpoint import CheckpointHistory
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["StoredReplay"]
+__all__ = ["StorageMethods"]
 
 
-class StoredReplay(SampledReplay):
-    """The methods of :class:`.CompressedReplay` for folders, which :class:`.BufferStorage` writes and reads."""
+class StorageMethods(SamplerMethods):
+    """Methods of replay buffers for folders, which :class:`.BufferStorage` writes and reads."""
 
     #: What was excluded when the buffer was loaded or resumed with a repair, ``None`` without one.
     repair_report: RepairReport | None = None
@@ -100,8 +100,8 @@ class StoredReplay(SampledReplay):
     def save_checkpoint(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Save the buffer to a folder: all of it the first time, then what changed since.
 
-        Saves are atomic: after a crash, the last complete save is still there. What could not be loaded is not saved:
-        arrays that were assigned to the buffer, such as ``rewards`` of float64, become those of SB3's dtypes.
+        Saves are atomic: after a crash, the last complete save is still there. Arrays that were assigned to the buffer,
+        such as ``rewards`` of float64, are cast to SB3's dtypes before, as a load requires them.
 
         :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
         :param overwrite: whether to replace another buffer in the folder
@@ -116,7 +116,7 @@ class StoredReplay(SampledReplay):
         self._checkpoints.save(self, path, overwrite=overwrite)
 
     def save_latest(self, folder: str | PathLike[str]) -> None:
-        """Save the buffer for :meth:`copy_checkpoint`: to a folder, or if it is in a folder already, to that one.
+        """Save to a folder, or flush a buffer that is in a folder; :meth:`copy_checkpoint` copies the result.
 
         :param folder: receives what changed since the last save there
         """
