@@ -1,4 +1,4 @@
-"""The header bytes of payloads of ``delta``, and what kernels need of a codec."""
+"""Header bytes of payloads of ``delta``, and what its kernels need of a codec: :mod:`sb3_compressed.kernels.jit`."""
 
 import numpy as np
 
