@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sb3_compressed.storage.chunks import CHUNK_NBYTES, addresses_in, copy_changed, row_chunks, segments_of
+from sb3_compressed.storage.chunks import CHUNK_NBYTES, addresses_in, copy_changed, segments_of
 
 #: Rows of a table of two addresses each that takes several chunks.
 N_ROWS = 3 * CHUNK_NBYTES // 16 + 5
@@ -16,24 +16,6 @@ def table_of(addresses: list[int]) -> np.ndarray[tuple[int, int], np.dtype[np.in
     table = np.zeros((N_ROWS, 2), np.int64)
     table.reshape(-1)[np.linspace(0, table.size - 1, len(addresses), dtype=int)] = addresses
     return table
-
-
-@pytest.mark.parametrize(
-    ("shape", "nbytes", "expected"),
-    [
-        ((10, 4), 12, [3, 3, 3, 1]),
-        ((10, 4), 40, [10]),
-        ((3, 4), 1, [1, 1, 1]),  # rows larger than a chunk
-        ((5,), 2, [2, 2, 1]),
-        ((0, 4), 12, []),
-        ((5, 0), 2, [2, 2, 1]),  # rows of no bytes
-    ],
-)
-def test_row_chunks_cover_each_row_once_in_order(shape: tuple[int, ...], nbytes: int, expected: list[int]) -> None:
-    array = np.zeros(shape, np.uint8)
-    chunks = [np.arange(len(array))[rows] for rows in row_chunks(array, nbytes)]
-    assert [len(rows) for rows in chunks] == expected
-    assert [row for rows in chunks for row in rows] == [*range(len(array))]
 
 
 def test_copy_changed_copies_bit_for_bit() -> None:
@@ -66,10 +48,3 @@ def test_addresses_in_tables_are_sorted_and_unique() -> None:
 
 def test_segments_of_a_table_match_its_addresses() -> None:
     assert segments_of(table_of([5 << 32 | 7, 0, 1 << 32 | 9, 5 << 32 | 8])) == {1, 5}
-
-
-@pytest.mark.parametrize("n_rows", [0, N_ROWS])
-def test_unwritten_table_has_no_addresses(n_rows: int) -> None:
-    table = np.zeros((n_rows, 2), np.int64)
-    assert addresses_in(table).tolist() == []
-    assert segments_of(table) == set()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import FACTOR
 
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
@@ -21,7 +22,7 @@ from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.verification import damaged_slots, verify
 from storage.folders import contents, damage, names, newest_segment
-from storage.segments import HEADER_NBYTES, record_nbytes
+from storage.segments import HEADER_NBYTES
 from storage.stores import (
     CODECS,
     N_ROWS,
@@ -82,8 +83,7 @@ def commit_constant_size(store: ArrayStore, number: int, letter: bytes) -> None:
     store.commit([(RING_ROWS, row, row + 1)], {"pos": number % N_ROWS, "number": 1000 + number}, {})
 
 
-@pytest.mark.parametrize("is_original_open", [False, True], ids=["a closed one", "one that is written to"])
-@pytest.mark.parametrize("ending", ["closed", "crashed"])
+@pytest.mark.parametrize(("ending", "is_original_open"), [("closed", True), ("crashed", False)])
 def test_mixed_files_of_two_copies_are_read_as_one_or_rejected(
     ending: str, is_original_open: bool, tmp_path: Path
 ) -> None:
@@ -144,28 +144,6 @@ def test_mixed_files_of_two_copies_are_read_as_one_or_rejected(
 # -- damage --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.slow
-def test_every_damaged_byte_is_reported_and_left_unchanged(number: int, five_commits: tuple[Path, list[int]]) -> None:
-    folder, ends = five_commits
-    path = folder / f"{number:08}.log"
-    intact = path.read_bytes()
-    end = len(intact) - record_nbytes(0) if number == 0 else ends[-1]  # the last record only marks the end
-    for position in range(len(intact)):
-        writable = position % 2 == 1
-        damage(path, position, 1 << position % 8)
-        if HEADER_NBYTES <= position < end:
-            with pytest.raises(CorruptStorage, match=rf"{re.escape(str(path))}.*repair=True"):
-                ArrayStore.open(folder, writable=writable)
-        else:
-            store = ArrayStore.open(folder, writable=writable)
-            assert assert_consistent(store) == 5
-            store.close()
-        assert path.stat().st_size == len(intact), "damaged data is not removed without repair=True"
-        damage(path, position, 1 << position % 8)
-    assert path.read_bytes() == intact
-
-
 def test_missing_segment_is_reported(tmp_path: Path) -> None:
     store = create(tmp_path / "store")
     for step in range(1, 9):
@@ -206,14 +184,14 @@ def lost_numbers(store: DamagedStore, n_commits: int) -> list[int]:
 
 @pytest.mark.parametrize("end", [ArrayStore.close, crash])
 @pytest.mark.slow
-def test_every_damaged_byte_is_verified_and_loses_only_its_record(
+def test_a_damaged_byte_is_verified_and_loses_only_its_record(
     end: Callable[[ArrayStore], None], tmp_path: Path
 ) -> None:
     n_commits = 7  # more than a lap of the ring, and a snapshot
     end(tiny_store(tmp_path, n_commits))
     before, most_lost = contents(tmp_path), 0
     for path in sorted(tmp_path.glob("*.log")):
-        for position in range(path.stat().st_size):
+        for position in range(0, path.stat().st_size, 1 if FACTOR else 3):
             damage(path, position, 1 << position % 8)
             assert any(str(path) in line for line in verify(tmp_path)), (path.name, position)
             damaged = open_damaged(tmp_path, writable=False)
@@ -229,7 +207,7 @@ def test_every_damaged_byte_is_verified_and_loses_only_its_record(
     assert verify(tmp_path) == []
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(20 * int(FACTOR)) if FACTOR else range(1, 9))
 def test_damage_never_yields_wrong_rows(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     n_commits, n_rows = int(rng.integers(3, 60)), int(rng.integers(2, 24))
@@ -268,8 +246,7 @@ def test_damage_never_yields_wrong_rows(seed: int, tmp_path: Path) -> None:
     ArrayStore.open(tmp_path).close()
 
 
-@pytest.mark.parametrize("n_zeros", [0, 3000])
-@pytest.mark.parametrize("n_commits", [3, 13])
+@pytest.mark.parametrize(("n_commits", "n_zeros"), [(13, 0), (3, 3000)])
 def test_truncated_snapshot_is_rebuilt_from_other_files(n_commits: int, n_zeros: int, tmp_path: Path) -> None:
     tiny_store(tmp_path, n_commits).close()
     path = newest_segment(tmp_path)
@@ -287,10 +264,10 @@ def test_repaired_store_accepts_further_commits(tmp_path: Path) -> None:
     path = tmp_path / "00000001.log"
     damage(path, path.read_bytes().index(b"555") + 1)
     damage(tmp_path / "00000002.log", 200)
-    for writable in (False, True):
-        with pytest.raises(CorruptStorage):
-            ArrayStore.open(tmp_path, writable=writable)
     before = contents(tmp_path)
+    for writable in (False, True):
+        with pytest.raises(CorruptStorage, match=rf"{re.escape(str(tmp_path))}.*repair=True"):
+            ArrayStore.open(tmp_path, writable=writable)
     damaged = open_damaged(tmp_path, writable=True)
     assert contents(tmp_path) == before, "nothing is changed yet"
     assert len(damaged.problems) >= 1
@@ -328,7 +305,7 @@ def test_damaged_snapshot_and_missing_file_lose_only_their_content(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["a missing file", "a zeroed part"])
-@pytest.mark.parametrize("n_lost", [1, 3, 4, 5, 9, 13])
+@pytest.mark.parametrize("n_lost", [1, 4, 5, 13])
 def test_rows_overwritten_in_a_lost_part_are_lost(n_lost: int, kind: str, tmp_path: Path) -> None:
     """The part may contain more than a lap of the ring."""
     store = tiny_store(tmp_path, 6, n_a_snapshot=100)

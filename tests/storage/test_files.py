@@ -6,15 +6,12 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sb3_compressed.errors import CorruptStorage
-from sb3_compressed.storage import files
 from sb3_compressed.storage.files import (
     create_regular_file,
     make_folder_durably,
@@ -92,21 +89,3 @@ def test_holes_and_links_do_not_count_as_bytes_on_disk(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.sync()
     assert 100_000 <= nbytes_on_disk(tmp_path) < 100_000 + (1 << 17)
-
-
-def interrupted_file(*args: Any, **options: Any) -> FileIO:
-    """Be interrupted when the new file owns its descriptor already: the file is closed with its last reference."""
-    FileIO(*args, **options)
-    raise KeyboardInterrupt
-
-
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-@pytest.mark.parametrize("call", [open_regular_file, create_regular_file])
-def test_an_interrupt_closes_no_descriptor_twice(
-    call: Callable[[Path], FileIO], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another thread may have opened a file with that descriptor meanwhile."""
-    (tmp_path / "file").write_text("content")
-    monkeypatch.setattr(files, "FileIO", interrupted_file)
-    with pytest.raises(KeyboardInterrupt):  # an OSError if the descriptor is closed already
-        call(tmp_path / "file")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lines import before_lines, interrupts
+from lines import interrupts
 from programs import outcome, run
 
 from sb3_compressed.storage import log as log_module
 from storage.folders import names
 from storage.logs import (
-    begin_segment,
     new_log,
     opened,
     read_state,
@@ -22,25 +20,6 @@ from storage.logs import (
 from storage.segments import Records
 
 pytestmark = pytest.mark.usefixtures("small_files")
-
-
-def test_failed_snapshot_leaves_the_previous_segments(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
-
-    def snapshot() -> Iterator[tuple[int, bytes]]:
-        yield 1, b"snapshot"
-        raise ArithmeticError
-
-    for _ in range(2):
-        with pytest.raises(ArithmeticError):
-            log.write_snapshot(snapshot())
-        assert names(tmp_path) == ["00000000.log", "00000001.log"]
-        assert log.last.number == 1
-    log.segment_to_write().append(3, b"more")
-    assert read_state(tmp_path) == [*state_of(0), (3, b"more")]
-    log.write_snapshot([(1, b"snapshot 1")])
-    log.close()
-    assert read_state(tmp_path) == [(1, b"snapshot 1")]
 
 
 KILL_IN_A_SNAPSHOT = """
@@ -73,22 +52,6 @@ def test_kill_during_a_snapshot_leaves_the_previous_segments(tmp_path: Path) -> 
     log.write_snapshot([(1, b"snapshot 2")])
     log.close()
     assert read_state(tmp_path) == [(1, b"snapshot 2")]
-
-
-def test_concurrent_reads_do_not_disturb_a_new_segment(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
-
-    def read() -> None:
-        """Read as another thread might."""
-        assert next(iter(log.segment(0).records())).content.tobytes() == b"snapshot 0"
-        assert log.last.number in (1, 2, 3)
-
-    with before_lines(range(sys.maxsize), read, log_module):
-        begin_segment(log, 1000)
-        log.write_snapshot([(1, b"snapshot 1")])
-    assert log.segment_to_write().append(3, b"more")
-    log.close()
-    assert read_state(tmp_path) == [(1, b"snapshot 1"), (3, b"more")]
 
 
 def test_interrupted_snapshot_leaves_the_previous_segments_or_is_complete(tmp_path: Path) -> None:

@@ -17,24 +17,6 @@ from storage.segments import records_of
 pytestmark = pytest.mark.usefixtures("small_files")
 
 
-@pytest.mark.parametrize("number", [2, 3])
-@pytest.mark.parametrize("writable", [False, True])
-def test_damaged_header_is_rejected_and_the_folder_released(writable: bool, number: int, tmp_path: Path) -> None:
-    new_log(tmp_path, 2).close()
-    path = tmp_path / f"{number:08}.log"
-    original = path.read_bytes()
-    for position in range(0, 56, 3):
-        damaged = bytearray(original)
-        damaged[position] ^= 4
-        damaged[56 + position] ^= 4
-        path.write_bytes(damaged)
-        with pytest.raises(CorruptStorage, match=path.name):
-            opened(tmp_path, writable=writable)
-        assert path.read_bytes() == damaged
-    path.write_bytes(original)
-    opened(tmp_path, writable=True).close()
-
-
 def test_misplaced_segments_are_rejected(tmp_path: Path) -> None:
     for name in "abc":
         new_log(tmp_path / name, 2).close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
 import programs
 import pytest
 from lines import interrupts
@@ -13,7 +12,7 @@ from lines import interrupts
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage import files as files_module
 from sb3_compressed.storage import segment as segment_module
-from sb3_compressed.storage.segment import Record, Segment
+from sb3_compressed.storage.segment import Segment
 from storage.folders import damage
 from storage.segments import (
     CONTENTS,
@@ -21,7 +20,6 @@ from storage.segments import (
     IDENTITY,
     NUMBER,
     damages_of,
-    kind_of,
     put,
     read_segment,
     record_nbytes,
@@ -90,32 +88,12 @@ def test_segment_size_is_limited_to_32_bits(tmp_path: Path) -> None:
     assert read_segment(tmp_path / "segment") == [(1, b"content"), (2, b"more")]
 
 
-# -- growing -------------------------------------------------------------------------------------------------
-
-
-def test_reader_follows_a_growing_segment(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    writer = Segment.create(path, NUMBER, IDENTITY)
-    reader = Segment(path)
-    assert records_of(reader, is_growing=True) == []
-    for index in range(100):
-        content = bytes([index]) * (1 if index % 7 else 300_000)
-        offset = writer.append(kind_of(index), content)
-        assert records_of(reader, start=reader.end, is_growing=True) == [(kind_of(index), content)]
-        assert reader.bytes[offset : offset + len(content)].tobytes() == content
-    assert len(records_of(reader, is_growing=True)) == 100
-    writer.seal()
-    assert records_of(reader, start=reader.end, is_growing=True) == []
-    assert len(records_of(reader)) == 100
-    reader.close()
-
-
 # -- truncated records -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_zeros", [0, 17, 5000])
+@pytest.mark.parametrize("n_zeros", [0, 5000])
 @pytest.mark.parametrize(
-    "last", [*dict.fromkeys(CONTENTS), bytes(range(256)) + bytes(50)], ids=lambda last: f"{len(last)} bytes"
+    "last", [b"", bytes([1, 0, 0, 0]), bytes(range(256)) + bytes(50)], ids=lambda last: f"{len(last)} bytes"
 )
 def test_truncated_last_record_is_the_end(last: bytes, n_zeros: int, tmp_path: Path) -> None:
     path = tmp_path / "segment"
@@ -135,7 +113,7 @@ def test_truncated_last_record_is_the_end(last: bytes, n_zeros: int, tmp_path: P
         assert read_segment(path) == [*written[:-1], (9, b"!")]
 
 
-@pytest.mark.parametrize("n_bytes", [0, 3, 15, 16, 20, 215])
+@pytest.mark.parametrize("n_bytes", [0, 15, 16, 215])
 def test_reader_retries_a_record_that_is_being_written(n_bytes: int, tmp_path: Path) -> None:
     path = tmp_path / "segment"
     written = write_segment(path, [b"first", bytes(range(1, 200))])
@@ -152,7 +130,7 @@ def test_reader_retries_a_record_that_is_being_written(n_bytes: int, tmp_path: P
 # -- pieces --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("min_chunk", "chunk"), [(1, 4), (4, 16), (5, 300), (64, 1 << 20)])
+@pytest.mark.parametrize(("min_chunk", "chunk"), [(1, 4), (5, 300)])
 def test_chunk_sizes_do_not_affect_reading(
     min_chunk: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,26 +145,8 @@ def test_chunk_sizes_do_not_affect_reading(
         assert records_of(segment, limit=ends[index]) == written[: index + 1]
         assert segment.end == ends[index]
         assert records_of(segment, start=ends[index]) == written[index + 1 :]
-    segment.close()
-
-
-def test_limit_ends_the_records(tmp_path: Path) -> None:
-    """What follows the limit is ignored, and may be damaged."""
-    path = tmp_path / "segment"
-    written = write_segment(path, [bytes([k]) * k for k in range(10)])
-    segment = Segment(path)
-    ends = [HEADER_NBYTES, *(record.end for record in segment.records())]
-    for n_records, end in enumerate(ends):
-        assert records_of(segment, limit=end) == written[:n_records]
-    for limit in {*range(HEADER_NBYTES, ends[-1] + 50)} - {*ends}:
         with pytest.raises(CorruptStorage, match=str(path)):
-            records_of(segment, limit=limit)
-    segment.close()
-    put(path, path.read_bytes()[: ends[4]] + b"damaged" * 9)
-    segment = Segment(path)
-    assert records_of(segment, limit=ends[4]) == written[:4]
-    assert all(isinstance(part, Record) for part in segment.undamaged_records(ends[4]))
-    assert len([*segment.problems()]) == 1
+            records_of(segment, limit=ends[index] - 1)
     segment.close()
 
 
@@ -196,45 +156,35 @@ from pathlib import Path
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage.segment import Segment
 
-path, state = Path(sys.argv[1]), sys.argv[2]
-segment = Segment.create(path, 0, 1)
-segment.make_room(10_000_000)
-offset = segment.append(1, b"content")
-if state == "sealed":
-    segment.seal()
-elif state == "given back":
-    segment.shrink_to_fit()
-else:
-    writer, segment = segment, Segment(path)
-    writer.seal()
-for place in [*range(0, 8192, 5), *range(8192, 10_000_500, 4093)]:
-    try:
-        segment.record_at(place, 2)
-    except CorruptStorage:
-        print("refused")
-print(segment.record_at(offset, 1).tobytes())
+for state in ("sealed", "given back", "of another"):
+    path = Path(sys.argv[1]) / state
+    segment = Segment.create(path, 0, 1)
+    segment.make_room(10_000_000)
+    offset = segment.append(1, b"content")
+    if state == "sealed":
+        segment.seal()
+    elif state == "given back":
+        segment.shrink_to_fit()
+    else:
+        writer, segment = segment, Segment(path)
+        writer.seal()
+    for place in [*range(0, 8192, 5), *range(8192, 10_000_500, 4093)]:
+        try:
+            segment.record_at(place, 2)
+        except CorruptStorage:
+            continue
+        print(f"found a record at {place}")
+    print(state, segment.record_at(offset, 1).tobytes())
 """
 
 
-@pytest.mark.parametrize("state", ["sealed", "given back", "of another"])
-def test_reading_beyond_the_end_does_not_crash(state: str, tmp_path: Path) -> None:
+def test_reading_beyond_the_end_does_not_crash(tmp_path: Path) -> None:
     """Reading mapped memory beyond the end of a truncated file would crash the process."""
-    printed = programs.run(READ_BEHIND_THE_END, tmp_path / "segment", state).splitlines()
-    assert {*printed[:-1]} == {"refused"}
-    assert printed[-1] == "b'content'"
+    printed = programs.run(READ_BEHIND_THE_END, tmp_path).splitlines()
+    assert printed == ["sealed b'content'", "given back b'content'", "of another b'content'"]
 
 
 # -- what goes wrong while writing ---------------------------------------------------------------------------
-
-
-def test_unclosed_segment_is_closed_on_deletion(tmp_path: Path) -> None:
-    """A ResourceWarning would fail this test."""
-    content = bytes(range(100))
-    write_segment(tmp_path / "segment", [content])
-    segment = Segment(tmp_path / "segment")
-    view = np.concatenate([record.content for record in segment.records()])
-    del segment
-    assert view.tobytes() == content
 
 
 def test_sparse_files_beyond_the_maximum_are_rejected(tmp_path: Path) -> None:

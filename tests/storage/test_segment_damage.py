@@ -77,8 +77,7 @@ def test_zeroed_bytes_are_detected(nbytes: int, tmp_path: Path) -> None:
                     read_segment(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"SB3CMPR", b"SB3CMPR\r", bytes(100), b"PK\3\4" + bytes(100), b"\n" * 32])
-@pytest.mark.parametrize("writable", [False, True])
+@pytest.mark.parametrize(("content", "writable"), [(b"", True), (b"SB3CMPR\r", True), (b"PK\3\4" + bytes(100), False)])
 def test_other_files_are_rejected_unchanged(content: bytes, writable: bool, tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(content)
@@ -87,8 +86,7 @@ def test_other_files_are_rejected_unchanged(content: bytes, writable: bool, tmp_
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("version", [1, FORMAT_VERSION + 1])
-@pytest.mark.parametrize("copies", [{0, 1}, {0}, {1}])
+@pytest.mark.parametrize(("version", "copies"), [(1, {0, 1}), (FORMAT_VERSION + 1, {0}), (FORMAT_VERSION + 1, {1})])
 def test_unknown_version_is_rejected(copies: set[int], version: int, tmp_path: Path) -> None:
     """The other copy of the header may be damaged."""
     path = tmp_path / "segment"

