@@ -23,7 +23,7 @@ from sb3_compressed.arrays.frame_layout import FrameStack
 from sb3_compressed.codecs import available_codecs, get_codec
 from sb3_compressed.errors import CodecError, CorruptPayload, LossyDtypeWarning
 
-RELAXED = examples(400)
+RELAXED = examples(200)
 
 DTYPES = ("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", ">i4", ">f4")
 
@@ -194,8 +194,7 @@ def test_later_changes_of_a_written_value_do_not_change_the_array() -> None:
         ([[1, 2], [3]], ValueError, "inhomogeneous"),
     ],
 )
-@pytest.mark.parametrize("index", [0, [1, 3]], ids=str)
-@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize(("index", "written"), [(0, False), ([1, 3], True)], ids=str)
 def test_invalid_input_raises_and_changes_nothing(
     value: Any, error: type[Exception], message: str, index: Any, written: bool
 ) -> None:
@@ -242,12 +241,6 @@ def test_swapaxes_and_reshape_of_leading_axes_are_views() -> None:
         for index in (2, slice(0, 2), [1, -1]):
             view[index] = expected[index] = random_values(rng, expected[index].shape, "u1")
     assert_same_array(array, plain)
-
-
-def test_a_view_of_an_unwritten_array_writes_into_it() -> None:
-    array = CompressedArray((ROWS, ENVS, 4), codec="rle")
-    array.swapaxes(0, 1)[2, 1] = 9
-    assert_same_array(array[1], np.array([[0] * 4, [0] * 4, [9] * 4], np.uint8))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays import payload_kernels
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.payload_batch import PayloadBatch
@@ -20,20 +19,7 @@ from sb3_compressed.errors import CorruptPayload
 METHODS = ["zstd3", "lz4-block", "igzip", "none", "zstd-dict"]
 
 
-def test_repeated_payloads_are_those_at_one_address_of_one_codec() -> None:
-    places = np.array([[800, 4, 0], [96, 4, 0], [800, 4, 0], [800, 4, 1], [800, 5, 0], [96, 4, 0], [0, 0, 0]])
-    first, repeated, is_repeated = np.empty(7, np.int64), np.empty(7, np.int64), np.empty(7, np.uint8)
-    assert payload_kernels.find_repeated(places, np.empty(16, np.int64), first, repeated, is_repeated) == 2
-    assert first.tolist() == [0, 1, 0, 3, 4, 1, 6]
-    assert repeated[:2].tolist() == [2, 5]
-    assert is_repeated.tolist() == [0, 0, 1, 0, 0, 1, 0]
-    frames = np.arange(21, dtype=np.uint8).reshape(7, 3)
-    payload_kernels.copy_repeated(repeated[:2], first, frames)
-    assert frames[:, 0].tolist() == [0, 3, 0, 9, 12, 3, 18]
-
-
-@pytest.mark.parametrize("num_threads", [1, 3])
-@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize(("axis", "num_threads"), [(0, 1), (-1, 3)])
 @pytest.mark.parametrize("method", METHODS)
 def test_overlapping_stacks_are_decoded(
     method: str, axis: int, num_threads: int, monkeypatch: pytest.MonkeyPatch
@@ -70,7 +56,10 @@ def test_index_of_a_repeated_damaged_payload_is_that_of_its_first_item() -> None
     assert caught.value.index == 2
 
 
-def test_several_frames_without_a_layout_are_refused() -> None:
+def test_memory_and_layouts_that_do_not_fit_are_refused() -> None:
     batch, out = damaged_batch()
+    for other, word in ((out[:3], "room"), (np.empty((8, 2, 8, 8), np.uint8)[::2], "contiguous")):
+        with pytest.raises(ValueError, match=word):
+            decode(batch, FrameLayout((2, 8, 8), 0, 2), other)
     with pytest.raises(ValueError, match="layout"):
         decode(batch, None, out)

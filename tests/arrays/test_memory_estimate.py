@@ -9,7 +9,6 @@ from support import Transition
 
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 
 ROWS = 300
 
@@ -47,19 +46,3 @@ def test_an_estimate_of_some_slots_is_close_to_all(stream: Any, codec: str) -> N
     assert found.nbytes == pytest.approx(arrays[0].store.nbytes(*[array.slots for array in arrays]), rel=0.2)
     assert found.payload_nbytes == pytest.approx(payload_nbytes, rel=0.2)
     assert found.n_payloads / found.n_frames == pytest.approx(n_payloads / n_frames, rel=0.2)
-
-
-def test_the_cost_does_not_grow_with_the_array(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays = filled(stream[3], "zstd3")
-    loaded: list[int] = []
-    load = MemorySlotStore.load
-
-    def counted(store: MemorySlotStore, references: Any) -> Any:
-        loaded.append(references.size)
-        return load(store, references)
-
-    monkeypatch.setattr(MemorySlotStore, "load", counted)
-    for rows in (100, 200, 300):
-        loaded.clear()
-        estimate(arrays, 0, rows, max_slots=256)
-        assert sum(loaded) <= 2 * 256

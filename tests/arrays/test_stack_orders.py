@@ -20,7 +20,7 @@ from sb3_compressed import (
     load_checkpoint,
     save_checkpoint,
 )
-from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state, layout_to_state
+from sb3_compressed.arrays.frame_layout import FrameLayout
 
 N, N_ENVS = 60, 2
 FILM = np.random.default_rng(0).integers(0, 9, (N + 20, N_ENVS, 6, 20, 3), np.uint8) * 20
@@ -67,10 +67,16 @@ def assert_content(buffer: Any, obs: NDArray[Any], following: NDArray[Any]) -> N
     assert np.array_equal(buffer.next_observations, following)
 
 
-@pytest.mark.parametrize("method", ["zstd3", "delta", "zstd-dict"])
-@pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])
-@pytest.mark.parametrize("n_frames", [2, 4])
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize(
+    ("stack", "n_frames", "order", "method"),
+    [
+        *((stack, 4, order, "zstd3") for stack in STACKS for order in (1, -1)),
+        ("channel-first", 2, -1, "delta"),
+        ("channel-last", 2, 1, "zstd-dict"),
+        ("after the channels", 4, -1, "delta"),
+        ("vectors", 2, -1, "zstd-dict"),
+    ],
+)
 def test_each_frame_is_stored_once(stack: str, n_frames: int, order: int, method: str, tmp_path: Path) -> None:
     axis, join = STACKS[stack]
     obs, following = observations(join, n_frames, order)
@@ -93,8 +99,7 @@ def test_each_frame_is_stored_once(stack: str, n_frames: int, order: int, method
         assert_content(copy, obs, following)
 
 
-@pytest.mark.parametrize("method", ["zstd3", "delta"])
-@pytest.mark.parametrize("stack", ["channel-first", "channel-last", "gray"])
+@pytest.mark.parametrize(("stack", "method"), [("channel-last", "zstd3"), ("gray", "delta")])
 def test_the_order_of_a_stack_whose_number_of_frames_is_stated(stack: str, method: str) -> None:
     _, join = STACKS[stack]
     for order in (1, -1):
@@ -115,8 +120,7 @@ def test_a_transposed_view_of_stacks() -> None:
     assert buffer_statistics(buffer).stored_frames <= N_ENVS * (N + len(ENDS) * 4 + 8)
 
 
-@pytest.mark.parametrize("order", [1, -1])
-@pytest.mark.parametrize("lag", [2, 3, 4])
+@pytest.mark.parametrize(("lag", "order"), [(2, 1), (4, -1)])
 def test_a_stack_that_skips_frames_is_reported_once(lag: int, order: int) -> None:
     obs, following = observations(STACKS["gray"][1], 4, order, lag)
     with warnings.catch_warnings(record=True) as caught:
@@ -124,10 +128,7 @@ def test_a_stack_that_skips_frames_is_reported_once(lag: int, order: int) -> Non
         buffer = filled(obs, following)
         for row in range(20):
             buffer.add(obs[row], following[row], np.zeros((2, 1)), np.zeros(2), np.zeros(2), [{}] * N_ENVS)
-    assert [str(each.message) for each in caught] == [
-        f"each frame is stored 4 times, since these observations are stacks of frames that are {lag} steps apart: "
-        "stack consecutive ones to store each frame once"
-    ]
+    assert [f"{lag} steps apart" in str(each.message) for each in caught] == [True]
     assert buffer.observations.layout is None
 
 
@@ -149,16 +150,6 @@ def test_sequences_of_stacks_with_the_newest_frame_first() -> None:
         known |= {step.tobytes(): row for row, step in enumerate(obs[:, 1])}
         rows = np.array([[known[step.tobytes()] for step in sequence[:3]] for sequence in batch])
         assert (np.diff(rows, axis=1) == 1).all()
-
-
-@pytest.mark.parametrize("newest_first", [False, True])
-@pytest.mark.parametrize("axis", [0, -1, 1])
-def test_layouts_are_stored(axis: int, newest_first: bool) -> None:
-    layout = FrameLayout((4, 3, 30, 8), axis, {0: 4, -1: 8, 1: 3}[axis], newest_first)
-    state = layout_to_state(layout)
-    assert state is not None
-    assert len(state) == 2 + newest_first  # as up to version 0.3, where that is possible
-    assert layout_from_state(layout.item_shape, *state) == layout
 
 
 def test_assigned_arrays_of_another_order() -> None:
