@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -22,20 +22,6 @@ def smooth_frames(n: int, size: int) -> NDArray[np.uint8]:
     frames = np.repeat(np.arange(n, dtype=np.uint8), size).reshape(n, size) + np.arange(size, dtype=np.uint8) // 9
     frames[:, : size // 5] = np.random.default_rng(2).integers(0, 256, (n, size // 5))
     return frames
-
-
-@pytest.mark.parametrize("size", [1, 84 * 84, 300_000])
-@pytest.mark.parametrize("name", ["none", "lz4-block", "auto"])
-def test_kernels_decode_every_payload_that_their_codec_writes(
-    name: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    codec = get_codec(name)
-
-    def fail(*_: Any) -> Any:
-        raise AssertionError("a kernel left a payload")
-
-    monkeypatch.setattr(type(codec), "decompress_frame", fail)
-    roundtrip(codec, smooth_frames(3, size))
 
 
 @pytest.mark.parametrize("name", ["none", "zstd", "zstd-dict", "delta", "rle", "packed", "gzip", "lz4-block"])

@@ -9,13 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from drawn_examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from roundtrips import Plain, moving_boxes, roundtrip
 
 from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, codec_from_config, get_codec, registry
-from sb3_compressed.codecs.config import abbreviate, arguments_from_json, dtype_from_text
+from sb3_compressed.codecs.config import arguments_from_json, dtype_from_text
 from sb3_compressed.codecs.delta import Delta, ReferenceFrames
 from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.rle import Rle
@@ -204,41 +201,6 @@ def test_config_of_another_codec_raises() -> None:
         ZstdDict.from_config(get_codec("zstd").get_config())
 
 
-json_data = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 300) | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@examples(100)
-@given(data=st.data(), name=st.sampled_from(available_codecs()), replacement=json_data)
-def test_config_with_any_value_replaced_raises_or_gives_a_working_codec(
-    data: st.DataObject, name: str, replacement: Any
-) -> None:
-    config: Any = json.loads(json.dumps(get_codec(name).get_config()))
-    part = config
-    while True:
-        key = data.draw(st.sampled_from(sorted(part)))
-        if not isinstance(part[key], dict) or not part[key] or data.draw(st.booleans()):
-            break
-        part = part[key]
-    part[key] = replacement
-    try:
-        codec = codec_from_config(config)
-    except CodecError:
-        return
-    roundtrip(codec, moving_boxes(10))
-
-
-def test_any_bytes_are_a_working_dictionary() -> None:
-    """Bytes that are not in zstd's dictionary format are used as raw content."""
-    rng = np.random.default_rng(0)
-    for nbytes in (1, 7, 8, 100, 8192):
-        codec = ZstdDict(dictionary=rng.bytes(nbytes))
-        assert_interchangeable(through_json(codec), codec)
-
-
 @pytest.mark.parametrize("text", ["<f12", "<f16"])
 def test_a_dtype_that_only_other_machines_have_raises(text: str) -> None:
     if np.dtype(np.longdouble).str == text:
@@ -248,14 +210,17 @@ def test_a_dtype_that_only_other_machines_have_raises(text: str) -> None:
             dtype_from_text(text)
 
 
-SHOWN = {"a int": 10**5000, f"'{'x' * 99}...": "x" * 200, "[1]": [1]}
+def test_frames_without_a_dictionary_leave_the_codec_untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ZstdDict, "DICTIONARY_NBYTES", 16)  # too few, for which the trainer raises
+    codec = ZstdDict()
+    assert codec.train(moving_boxes(120)) is codec
 
 
-@pytest.mark.parametrize("shown", SHOWN)
-def test_data_is_shown_in_messages_whatever_it_is(shown: str) -> None:
-    assert abbreviate(SHOWN[shown]) == shown
-    with pytest.raises(ValueError, match=re.escape(f"{shown} is not a numeric dtype")):
-        dtype_from_text(SHOWN[shown])
+def test_errors_show_the_beginning_of_any_data() -> None:
+    data: Any
+    for data, shown in ((10**5000, "a int"), ("x" * 200, f"'{'x' * 99}..."), ([1], "[1]")):
+        with pytest.raises(ValueError, match=re.escape(shown)):
+            dtype_from_text(data)
 
 
 @dataclass
@@ -265,16 +230,7 @@ class AnyField:
     size: Any = 0
 
 
-@pytest.mark.parametrize("value", [3, 0.5, "text", True, None, [3], {"a": 1}, float("inf")])
-def test_a_field_of_another_type_accepts_what_json_represents(value: Any) -> None:
-    if value in ([3], {"a": 1}, float("inf")):
-        with pytest.raises(CodecError, match="size"):
-            arguments_from_json(AnyField, {"size": value})
-    else:
-        assert arguments_from_json(AnyField, {"size": value}) == {"size": value}
-
-
-def test_frames_without_a_dictionary_leave_the_codec_untrained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ZstdDict, "DICTIONARY_NBYTES", 16)  # too few, for which the trainer raises
-    codec = ZstdDict()
-    assert codec.train(moving_boxes(120)) is codec
+def test_a_field_of_another_type_accepts_what_json_represents() -> None:
+    assert arguments_from_json(AnyField, {"size": "text"}) == {"size": "text"}
+    with pytest.raises(CodecError, match="size"):
+        arguments_from_json(AnyField, {"size": [3]})

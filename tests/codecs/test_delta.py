@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,6 @@ from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.delta import Delta, ReferenceFrames, coder_of
 from sb3_compressed.codecs.delta_kernels import encode_deltas
 from sb3_compressed.codecs.payloads import Payloads
-from sb3_compressed.codecs.reference_frames import select_medoids
 from sb3_compressed.errors import CodecError
 
 
@@ -32,18 +30,10 @@ def screens(n: int, n_rooms: int = 3, seed: int = 0) -> NDArray[np.uint8]:
     return frames
 
 
-def test_medoids_represent_every_kind_of_frame() -> None:
-    rows = screens(60, n_rooms=3).reshape(60, -1)
-    selected = select_medoids(rows, 3)
-    rooms = np.random.default_rng(99).integers(0, 256, (3, 30, 30), np.uint8).reshape(3, -1)
-    nearest = [int((rooms != rows[index]).sum(axis=1).argmin()) for index in selected]
-    assert sorted(nearest) == [0, 1, 2]
-    assert len(select_medoids(np.zeros((9, 16), np.uint8), 4)) == 1, "equal frames have one"
-
-
 def test_incompressible_background_costs_nothing() -> None:
     codec = Delta().train(screens(64))
     payloads = codec.encode(screens(50, seed=1))
+    assert len(Delta().train(np.repeat(screens(1), 64, axis=0)).references) == 1, "equal frames have one"
     assert max(map(len, payloads)) < 80
     assert min(map(len, Delta().encode(screens(50, seed=1)))) > 700
 
@@ -92,17 +82,6 @@ def test_bytes_that_color_planes_share_are_encoded_once() -> None:
     assert len(payload) < 20 * 40 + 60
 
 
-def test_zstd_is_only_tried_if_it_was_better_for_training_frames() -> None:
-    rng = np.random.default_rng(0)
-    still = screens(64)
-    assert not Delta().train(still).tries_zstd
-    # Stripes of all widths: the references match little of them, and zstd needs few bytes for each.
-    stripes = np.stack([np.arange(900, dtype=np.uint16) * step // 256 % 256 for step in rng.integers(300, 9000, 64)])
-    codec = Delta().train(stripes.astype(np.uint8).reshape(64, 30, 30))
-    assert codec.tries_zstd
-    assert pickle.loads(pickle.dumps(Delta().train(still))) == Delta().train(still)
-
-
 @pytest.mark.parametrize(
     "references",
     [
@@ -123,12 +102,6 @@ def test_codec_index_out_of_range_raises() -> None:
     for indices in ([0, 0, 1], [0, -1, 0]):
         with pytest.raises(IndexError, match="index"):
             Delta.decode_batch([codec], Payloads.of(payloads, np.array(indices)), out)
-
-
-def test_training_without_effect_returns_the_same_codec() -> None:
-    codec = Delta()
-    assert codec.train(np.zeros((2, 2_000_000), np.uint8)) is codec
-    assert codec.train(np.zeros((100, 1), np.uint8)) is codec
 
 
 def test_encoder_never_writes_outside_a_small_output() -> None:
@@ -204,14 +177,6 @@ def test_auto_stores_deltas_and_blocks_of_lz4_after_training() -> None:
     assert {*map(coder_of, roundtrip(replace(trained, tries_zstd=True), stripes))} == {"lz4"}
 
 
-def test_deltas_are_not_tried_where_training_has_found_none() -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (80, 48, 64), np.uint8)
-    trained = Delta(coder="lz4").train(noise[:64])
-    assert not trained.tries_delta
-    assert {*map(coder_of, roundtrip(trained, noise[64:]))} == {"raw"}
-    assert trained.train(moving_boxes(64)).tries_delta, "later frames may be others"
-
-
 def test_auto_trains_no_dictionary() -> None:
     codec = Delta(coder="lz4", dictionary=b"of 0.3.0", objective="balanced")
     trained = codec.train(moving_boxes(64))
@@ -234,14 +199,6 @@ def test_references_beyond_the_largest_position_are_not_used_as_sources() -> Non
     frame[0, 5000:7000] = references[100, 60_000:62_000]
     frame[0, 30_000:40_000] = frame[0, 10_000:20_000]
     roundtrip(codec, frame)
-
-
-def test_nearest_reference_is_found_for_small_frames() -> None:
-    frames = np.random.default_rng(0).integers(0, 256, (20, 100), np.uint8)
-    codec = Delta().train(frames)
-    payloads = codec.encode(codec.references.rows.copy())
-    assert [payload[0] - 2 for payload in payloads] == list(range(len(codec.references)))
-    assert max(map(len, payloads)) == 2
 
 
 @examples(120)

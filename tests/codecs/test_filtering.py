@@ -11,7 +11,6 @@ from filtering_codec import Filtering, planes_of
 from numpy.typing import NDArray
 from roundtrips import roundtrip
 
-from sb3_compressed.codecs import codec_from_config
 from sb3_compressed.codecs.delta import Delta, coder_of
 from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.payloads import Payloads
@@ -39,8 +38,7 @@ def channel_last(frames: NDArray[Any]) -> NDArray[Any]:
 SHAPES = [(3, 40, 52), (1, 40, 52), (40, 52), (4, 33, 17), (2, 33, 17), (40, 52, 3), (3, 9, 5), (1, 1, 1), (3, 1, 7)]
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "dtype"), [*((shape, np.uint8) for shape in SHAPES), ((3, 40, 52), np.float32)])
 def test_frames_of_all_shapes_are_restored(shape: tuple[int, ...], dtype: Any) -> None:
     frames = pictures(12, shape, dtype)
     codec = Filtering(planes=planes_of(shape, frames.itemsize))
@@ -54,15 +52,6 @@ def test_channel_last_frames_are_restored(shape: tuple[int, ...]) -> None:
     payloads = roundtrip(codec, channel_last(frames))
     assert payloads == replace(codec, channels=1, channel_last_nbytes=0).encode(frames)
     assert {*map(coder_of, payloads)} == {"filter"}
-
-
-def test_a_codec_that_was_stored_decodes_what_was_filtered() -> None:
-    frames = pictures(80, (3, 20, 20))
-    codec = Filtering(planes=planes_of((3, 20, 20), 1))
-    stored = codec_from_config(codec.get_config())
-    out = np.empty_like(frames)
-    stored.decode_into(codec.encode(frames), out)
-    np.testing.assert_array_equal(out, frames)
 
 
 def test_batches_of_several_codecs_are_restored() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from itertools import groupby
 
 import numpy as np
@@ -127,17 +125,3 @@ def test_run_lengths_that_overflow_to_the_right_sum_raise() -> None:
 def test_invalid_runs_type_error_lists_the_valid_ones(runs_type: str) -> None:
     with pytest.raises(CodecError, match="uint8, uint16, uint32, uint64"):
         Rle(runs_type)
-
-
-def test_runs_type_is_compared_hashed_and_copied() -> None:
-    codec = Rle("u2")
-    assert codec == Rle(np.uint16) == Rle(np.dtype(">u2")) == get_codec("rle", runs_type="u2")
-    assert hash(codec) == hash(Rle(np.uint16))
-    assert Rle() != codec != get_codec("rle-jit", runs_type="u2")
-    assert pickle.loads(pickle.dumps(codec)) == copy.deepcopy(codec) == codec
-    assert eval(repr(codec), {"Rle": Rle, "dtype": np.dtype}) == codec
-
-
-@pytest.mark.parametrize(("n_elems", "name"), [(0, "u1"), (255, "u1"), (256, "u2"), (65536, "u4"), (2**32, "u8")])
-def test_smallest_runs_type_fits_a_run_of_the_whole_frame(n_elems: int, name: str) -> None:
-    assert smallest_runs_type(n_elems) == np.dtype(name)
