@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +38,7 @@ def pong() -> dict[str, Any]:
     """Return the JSON output for a game."""
     done = run("advise", PONG, "--n-envs", 2, "--buffer-size", 2000, "--steps", 300, "--json")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == (
-        f"{PONG} is an Atari game: using make_atari_env and frame stacking (--wrapper none disables both)\n"
-    )
+    assert done.stderr.startswith(f"{PONG} is an Atari game")
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -120,31 +116,15 @@ def test_n_steps_compares_rollout_buffers() -> None:
     assert "    n_steps=64,\n    rollout_buffer_class=CompressedRolloutBuffer,\n)" in result["lines"]
 
 
-@pytest.fixture(scope="module")
-def cart() -> subprocess.CompletedProcess[str]:
-    """Return the text output for small vector observations on a terminal of 80 columns."""
-    return run("advise", "CartPole-v1", "--steps", 200, COLUMNS="80")
-
-
-def test_sb3_is_recommended_for_small_vectors(cart: subprocess.CompletedProcess[str]) -> None:
-    assert cart.returncode == 0, cart.stderr
-    printed = words(cart.stdout)
-    assert "Keep SB3's buffer: auto takes " in printed
-    assert "auto stores vectors as SB3 does." in printed
+def test_sb3_is_recommended_for_small_vectors() -> None:
+    done = run("advise", "CartPole-v1", "--steps", 200, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "not even a warning that 1,000,000 transitions may not fit into memory"
+    printed = words(done.stdout)
+    assert "Keep SB3's buffer" in printed
     assert "CompressedReplayBuffer" not in printed
-    assert "DQN on CartPole-v1: observations (4,) float32" in printed
-    assert "Memory is that of 1,000,000 transitions" in printed
-
-
-def test_all_cells_fit_into_80_columns(cart: subprocess.CompletedProcess[str]) -> None:
     for name in DEFAULTS:
-        assert f"\n {name} " in cart.stdout
-    assert "\N{HORIZONTAL ELLIPSIS}" not in cart.stdout
-
-
-def test_no_progress_bar_or_escape_codes_without_a_terminal(cart: subprocess.CompletedProcess[str]) -> None:
-    assert "\x1b" not in cart.stdout + cart.stderr
-    assert cart.stderr == "", "not even a warning that 1,000,000 transitions may not fit into memory"
+        assert f"\n {name} " in done.stdout, "all cells fit"
 
 
 @pytest.mark.parametrize(
@@ -167,31 +147,6 @@ def test_errors_name_the_alternatives(arguments: list[str], message: str) -> Non
 def test_a_game_that_skips_frames_itself_is_noted() -> None:
     done = run("advise", "Pong-v4", "--steps", 100, "--buffer-size", 200, "--codec", "none")
     assert "Pong-v4 skips frames itself, and make_atari_env skips more" in done.stderr
-
-
-def test_an_environment_that_fails_is_closed_and_its_error_is_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = """
-    import gymnasium as gym
-    from gymnasium.envs.classic_control import CartPoleEnv
-
-    closed = []
-
-    class Simulator(CartPoleEnv):
-        def step(self, action):
-            raise RuntimeError("no connection to the simulator")
-
-        def close(self):
-            closed.append(self)
-
-    gym.register("Simulator-v0", Simulator)
-    """
-    (tmp_path / "simulators.py").write_text(textwrap.dedent(module))
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RuntimeError, match="no connection to the simulator"):
-        run("advise", "simulators:Simulator-v0", "--steps", 100, "--codec", "none")
-    assert len({*sys.modules["simulators"].closed}) == 2, "the one whose space was read, and the one that failed"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is a signal to a group of processes")

@@ -52,10 +52,6 @@ def test_usage_errors_exit_with_2() -> None:
     assert run("verify").returncode == 2
 
 
-def test_error_messages_are_printed_verbatim() -> None:
-    assert error_of("advise", "a:b:c").startswith("a:b:c not found"), "no emoji"
-
-
 def test_long_paths_in_error_messages_are_not_broken_into_lines() -> None:
     path = "/missing" * 20
     done = run("inspect", path, COLUMNS="60", FORCE_COLOR="1", TERM="xterm")

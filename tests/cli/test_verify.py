@@ -33,26 +33,9 @@ def test_damage_is_reported_with_exit_code_1(folder: Path) -> None:
     assert any(str(file) in line for line in json.loads(done.stdout)["damages"])
 
 
-def test_help_mentions_no_pickles_but_that_of_commands_that_open_them_does() -> None:
-    assert "pickle" not in run("verify", "--help").stdout
-    for command in ("inspect", "export", "play"):
-        assert "--unpickle" in run(command, "--help").stdout
-
-
 def test_pickle_has_no_checksums(tmp_path: Path) -> None:
     (tmp_path / "buffer.pkl").write_bytes(b"\x80\x04N.")
     assert error_of("verify", tmp_path / "buffer.pkl").endswith("is a pickle, which has no checksums to verify")
-
-
-def test_concurrent_or_killed_writer_is_not_reported_as_damage(tmp_path: Path) -> None:
-    folder = tmp_path / "growing"
-    with writer.start("storage", folder) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        for _ in range(10):
-            assert verify(folder) == []
-        process.kill()
-    assert verify(folder) == []
 
 
 def test_much_damage_is_summarized_unless_verbose(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import pickle
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed import CompressedNStepReplayBuffer, CompressedReplayBuffer
-from sb3_compressed.arrays import batch_pool
 from sb3_compressed.datasets import export_dopamine, import_dopamine, trajectories
 from sb3_compressed.datasets.dopamine_files import checkpoint_path
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
@@ -48,8 +46,9 @@ def assert_contains(buffer: Any, expected: list[tuple[Any, ...]], cuts: tuple[in
     np.testing.assert_array_equal(buffer.timeouts[:n, 0], (dones == 0) & is_cut)
 
 
-@pytest.mark.parametrize("chunk_size", [1, 7, 256])
-@pytest.mark.parametrize("n_steps", [1, 2, 40, 84, 85, 86, 87, 88, 197, 450])
+@pytest.mark.parametrize(
+    ("n_steps", "chunk_size"), [(1, 256), (2, 7), *((n_steps, 7) for n_steps in range(84, 89)), (197, 1), (450, 256)]
+)
 def test_imported_transitions_are_those_in_the_ring(
     tmp_path: Path, n_steps: int, chunk_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,8 +63,7 @@ def test_imported_transitions_are_those_in_the_ring(
     assert_contains(imported(tmp_path, n_actions=6), expected)
 
 
-@pytest.mark.parametrize("padding", [0, 3])
-@pytest.mark.parametrize("stack", [1, 2, 4, 6])
+@pytest.mark.parametrize(("stack", "padding"), [(1, 0), (2, 3), (4, 0), (6, 3)])
 def test_any_number_of_frames_is_stacked_whatever_the_padding_in_the_files(
     tmp_path: Path, stack: int, padding: int
 ) -> None:
@@ -93,9 +91,8 @@ def logged(ring: Ring, folder: Path, n_steps: int, rng: np.random.Generator) -> 
     ring.save(folder, number, count=len(ring.rows) % ring.capacity)
 
 
-@pytest.mark.parametrize("seed", [0, 2])
-def test_episodes_continue_in_the_next_checkpoint_of_the_data_set(tmp_path: Path, seed: int) -> None:
-    ring, rng = Ring(100), np.random.default_rng(seed)
+def test_episodes_continue_in_the_next_checkpoint_of_the_data_set(tmp_path: Path) -> None:
+    ring, rng = Ring(100), np.random.default_rng(0)
     logged(ring, tmp_path, 450, rng)
     assert len([*tmp_path.glob("add_count*")]) == 1 + (len(ring.rows) + 1) // 100, "choose another seed"
     assert_contains(imported(tmp_path, n_actions=6), ring.transitions())
@@ -110,7 +107,7 @@ def test_rows_in_two_checkpoints_are_imported_once(tmp_path: Path) -> None:
     assert_contains(imported(tmp_path, checkpoints=[4, 5]), ring.transitions(first_row(ring, tmp_path, 4)))
 
 
-@pytest.mark.parametrize("n_rows", [1, 2, 3])
+@pytest.mark.parametrize("n_rows", [1, 3])
 def test_padding_may_continue_in_the_next_checkpoint(n_rows: int, tmp_path: Path) -> None:
     ring, rng = Ring(100), np.random.default_rng(0)
     ring.play(96 - n_rows, rng, end=0)
@@ -206,27 +203,6 @@ def test_buffer_without_timeouts_is_not_cut(tmp_path: Path) -> None:
     assert not buffer.dones.any()
 
 
-def test_import_needs_memory_for_some_frames_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_pool, "keep_freed_memory", lambda: None)  # which allocates a block and never touches it
-    n_rows, shape = 4000, (84, 84)
-    write_array(
-        checkpoint_path(tmp_path, "observation", 0),
-        np.arange(n_rows).repeat(84 * 84).astype(np.uint8).reshape(-1, *shape),
-    )
-    for name, dtype in (("action", np.int32), ("reward", np.float32), ("terminal", np.uint8)):
-        write_array(checkpoint_path(tmp_path, name, 0), np.zeros(n_rows, dtype))
-    write_array(checkpoint_path(tmp_path, "add_count", 0), np.array(n_rows * 3 // 2))  # a ring, read in two passes
-    tracemalloc.start()
-    try:
-        buffer = imported(tmp_path, storage=tmp_path / "buffer")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert buffer.size() == n_rows - 4
-    assert peak < 15e6, "28 MB of frames"
-    buffer.close()
-
-
 # -- errors --------------------------------------------------------------------------------------------------
 
 
@@ -239,8 +215,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["observation", "action", "reward", "terminal"])
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(("name", "number"), [("observation", 0), ("action", 1)])
 def test_errors_name_the_file_that_is_missing_or_damaged(folder: Path, name: str, number: int) -> None:
     path = checkpoint_path(folder, name, number)
     intact = path.read_bytes()
@@ -417,9 +392,7 @@ def test_buffers_that_the_format_cannot_represent_are_rejected(stream: Stream, t
     assert "contains checkpoints already" in error(buffer, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("count", "has_range"), [(80, True), (100, True), (120, True), (1 << 62, True), (1 << 62, False)]
-)
+@pytest.mark.parametrize(("count", "has_range"), [(80, True), (120, True), (1 << 62, False)])
 def test_counts_that_contradict_the_files_are_an_error(count: int, has_range: bool, tmp_path: Path) -> None:
     ring = Ring(100)
     ring.play(87, np.random.default_rng(0), end=0)

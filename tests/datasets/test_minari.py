@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,18 +166,11 @@ def test_relative_folders_of_minari_raise_before_anything_is_written(
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("name", ["badname", "test/badname", "no name-v0", "-v0", ""])
+@pytest.mark.parametrize("name", ["test/badname", ""])
 def test_malformed_names_raise_before_anything_is_written(name: str, stream: Stream, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"malformed dataset ID {name!r}: use name-v0 or namespace/name-v0"):
         export_minari(filled(stream, 5), name, progress_bar=False)
     assert not [*tmp_path.rglob("*.hdf5")]
-
-
-def test_export_without_metadata_does_not_warn(stream: Stream) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        export_minari(filled(stream, 5), "test/quiet-v0", progress_bar=False)
-    assert not [str(warning.message) for warning in caught]
 
 
 def test_progress_bars_are_shown_by_default(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:

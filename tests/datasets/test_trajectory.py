@@ -26,9 +26,17 @@ def sb3_class(stream: Stream) -> Any:
     return DictReplayBuffer if isinstance(stream[0], spaces.Dict) else ReplayBuffer
 
 
-@pytest.mark.parametrize("ours", [True, False])
-@pytest.mark.parametrize("n_steps", [0, 1, 60, ROWS, 200])
-@pytest.mark.parametrize("stream", ["atari", "console", "pendulum", "discrete"], indirect=True)
+@pytest.mark.parametrize(
+    ("stream", "n_steps", "ours"),
+    [
+        *(("atari", n_steps, True) for n_steps in (0, 1, 60, ROWS, 200)),
+        ("console", 200, True),
+        ("console", 60, False),
+        ("pendulum", ROWS, False),
+        ("discrete", 200, True),
+    ],
+    indirect=["stream"],
+)
 def test_every_transition_is_in_one_trajectory_in_order(stream: Stream, n_steps: int, ours: bool) -> None:
     buffer = filled(stream, n_steps, ROWS, None if ours else sb3_class(stream))
     assert_contains(buffer, stream[-1][max(0, n_steps - ROWS) : n_steps], has_begin=n_steps < ROWS)
@@ -77,8 +85,11 @@ def test_episodes_with_optimize_memory_usage_equal_those_of_sb3(n_steps: int, st
         np.testing.assert_array_equal(first.observations[0], kept[0].obs[env])
 
 
-@pytest.mark.parametrize("is_mixed", [False, True])
-@pytest.mark.parametrize("stream", ["atari-single", "console", "pendulum", "discrete"], indirect=True)
+@pytest.mark.parametrize(
+    ("stream", "is_mixed"),
+    [("atari-single", False), ("console", True), ("pendulum", False), ("discrete", True)],
+    indirect=["stream"],
+)
 def test_steps_of_episodes_can_be_added_to_another_buffer(stream: Stream, is_mixed: bool) -> None:
     theirs = filled(stream, 100, cls=sb3_class(stream))
     episodes = [*trajectories(theirs)]
