@@ -40,19 +40,6 @@ def dict_steps() -> Iterator[Step]:
         yield replace(step, obs=both[0], next_obs=both[1])
 
 
-@pytest.mark.parametrize("name", ["SB3", "auto", "none"])
-def test_dict_observations_of_correct_buffers_pass(name: str) -> None:
-    replay, rollout = make_replay(name, DICTS, ROWS), make_rollout(name, DICTS, ROWS)
-    assert check_replay(replay, dict_steps(), ROWS) == ""
-    assert check_rollout(rollout, dict_steps(), ROWS) == ""
-    sb3_nbytes = 2 * ROWS * N_ENVS * (2 * 8 * 8 + 3 * 4)
-    if name == "SB3":
-        assert sb3_nbytes < replay.nbytes() < 1.5 * sb3_nbytes
-    else:
-        assert replay.nbytes() > ROWS * N_ENVS * 3 * 4
-    assert (replay.reserved_nbytes() > 0) == (name == "none"), "auto does not compress so few pixels"
-
-
 def test_wrong_part_of_a_dict_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def damage(batch: Batch) -> None:
         batch.next_obs["b"][3, 1] += 1

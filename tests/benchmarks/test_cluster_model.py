@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from cluster_model import Cluster, Costs, limits, weights_share
+from cluster_model import Cluster, Costs, limits
 
 COSTS = Costs(
     act=9e-4, encode=1e-4, collect=1e-5, insert=2e-5, draw=5e-6, decode=2e-5, decode_elapsed=1e-5, ray_insert=2e-6,
@@ -34,21 +32,3 @@ def test_nodes_are_limited_by_their_network() -> None:
     assert found["network into the shards"] == pytest.approx(4 * 1e9 / 500)
     assert found["network out of the shards"] == pytest.approx(4 * 1e9 / (8 * 1_000))
     assert "cores" not in found
-
-
-def test_weights_take_time_of_learner_and_collectors_and_a_part_of_the_network() -> None:
-    without = Cluster(n_collectors=10, n_shards=1, samples_per_insert=1, n_nodes=11)
-    with_weights = replace(without, weights_interval=0.1)
-    before, after = limits(COSTS, without), limits(COSTS, with_weights)
-    assert after["learner"] == pytest.approx(before["learner"] * (1 - 0.1))
-    assert after["collectors"] == pytest.approx(before["collectors"] * (1 - 0.2))
-    assert weights_share(COSTS, with_weights) == pytest.approx(10 * 8e7 / 0.1 / 10e9)
-    assert weights_share(COSTS, without) == 0
-
-
-def test_without_sampling_nothing_limits_the_learner_but_collecting() -> None:
-    cluster = Cluster(n_collectors=1, n_shards=1, samples_per_insert=0, n_nodes=2)
-    found = limits(replace(COSTS, collect=0), cluster)
-    assert found["learner"] == float("inf")
-    assert found["network into the learner"] == float("inf")
-    assert found["shards"] == pytest.approx(1 / 2e-5)

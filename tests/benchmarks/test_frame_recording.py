@@ -12,25 +12,19 @@ import numpy as np
 import pytest
 from frame_recording import Recording, play, random_policy, write_recording
 from gymnasium import spaces
-from sb3_envs import make_env, wrap_as_sb3
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecFrameStack, VecTransposeImage
+from sb3_envs import make_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecTransposeImage
 from support import console_env
 
 N_ENVS = 2
 
 
-def filtered_console() -> Any:
-    return VecFiltered(console_env(N_ENVS, max_steps=90), ["screen", "ram"])
-
-
 #: Environment, number of stacked frames, and whether images are transposed.
 RECORDED: dict[str, tuple[Callable[[], Any], int, bool]] = {
     "atari": (partial(make_env, "BreakoutNoFrameskip-v4", N_ENVS, atari=True), 4, True),
-    "vectors": (partial(make_env, "CartPole-v1", N_ENVS, atari=False), 1, False),
     "stacked vectors": (partial(make_env, "CartPole-v1", N_ENVS, atari=False), 3, False),
     "discrete": (partial(make_env, "FrozenLake-v1", N_ENVS, atari=False), 1, False),
     "dict": (partial(console_env, N_ENVS, max_steps=90), 1, True),
-    "stacked dict": (filtered_console, 4, True),
 }
 
 
@@ -73,28 +67,6 @@ def test_recording_replays_observations(name: str, tmp_path: Path) -> None:
     env.close()
 
 
-class VecFiltered(VecEnvWrapper):
-    """Selects keys of Dict observations."""
-
-    def __init__(self, env: VecEnv, keys: list[str]) -> None:
-        assert isinstance(env.observation_space, spaces.Dict)
-        super().__init__(env, spaces.Dict({key: env.observation_space[key] for key in keys}))
-
-    def _selected(self, obs: Any) -> Any:
-        assert isinstance(self.observation_space, spaces.Dict)
-        return {key: obs[key] for key in self.observation_space}
-
-    def reset(self) -> Any:
-        return self._selected(self.venv.reset())
-
-    def step_wait(self) -> Any:
-        obs, rewards, dones, infos = self.venv.step_wait()
-        for info in infos:
-            if "terminal_observation" in info:
-                info["terminal_observation"] = self._selected(info["terminal_observation"])
-        return self._selected(obs), rewards, dones, infos
-
-
 class OtherDtype(gym.Env[Any, Any]):
     """Returns observations with a dtype other than its space's, as many environments do."""
 
@@ -120,17 +92,6 @@ def test_terminal_observations_are_cast_to_the_dtype_of_the_space(tmp_path: Path
     assert {step.next_obs.dtype for step in steps} == {np.dtype(np.float32)}
 
 
-class Empty(OtherDtype):
-    """Has observations without any bytes."""
-
-    observation_space = spaces.Box(-10, 10, (0,), np.float32)
-
-
-def test_empty_observations_are_recorded(tmp_path: Path) -> None:
-    steps = list(play(write_recording(tmp_path / "recording.zst", DummyVecEnv([Empty]), 6)))
-    assert [(step.obs.shape, bool(step.done[0])) for step in steps] == [((1, 0), number == 3) for number in range(6)]
-
-
 def test_failed_recording_leaves_no_file(tmp_path: Path) -> None:
     def policy(obs: Any) -> Any:
         raise RuntimeError("no action")
@@ -138,23 +99,3 @@ def test_failed_recording_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no action"):
         write_recording(tmp_path / "recording.zst", make_env("CartPole-v1", 1, atari=False), 10, policy=policy)
     assert not list(tmp_path.iterdir())
-
-
-def test_stacking_discrete_observations_raises() -> None:
-    with pytest.raises(ValueError, match="stacked"):
-        wrap_as_sb3(make_env("FrozenLake-v1", 1, atari=False), 4)
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Discrete(3, start=-1), spaces.Box(-2, 2, (3,)), spaces.Box(-np.inf, np.inf, (3,)),
-        spaces.MultiDiscrete([2, 5]), spaces.MultiBinary(4),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_random_actions_are_reproducible_and_in_the_space(space: spaces.Space[Any]) -> None:
-    draws = [random_policy(space, 50)(None) for _ in range(2)]
-    np.testing.assert_array_equal(*draws)
-    assert all(space.contains(action) for action in draws[0])
-    assert len(np.unique(draws[0], axis=0)) > 1

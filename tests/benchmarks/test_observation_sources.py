@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import images
-import numpy as np
 import pytest
 from sources import TUNED, Source, all_games
 
@@ -40,22 +38,3 @@ def test_names_contain_the_policy_and_the_frames(
 
 def test_space_is_that_of_the_buffers() -> None:
     assert Source("Noise84-v0:stack3").space().shape == (3, 84, 84)
-
-
-def test_all_cases_have_unique_labels_and_known_groups() -> None:
-    cases = images.all_cases()
-    labels = [case.label for case in cases]
-    assert len(set(labels)) == len(labels)
-    assert {case.group for case in cases} == set(images.GROUPS) - {images.FIXED}
-    assert sum(case.group in (images.UNTUNED_GAMES, images.TUNED_GAMES) for case in cases) == len(all_games())
-    assert sum(case.size == 100_000 for case in cases) == 12
-    assert {case.n_envs for case in cases} == {1, 4, 16}
-    assert "BeamRider, 1 environment" in labels
-
-
-def test_buffers_of_large_images_get_fewer_transitions() -> None:
-    case = images.Case(images.UNTUNED_ENVS, "Camera256-v0", n_envs=16)
-    size = images._size(case, (3, 256, 256))
-    assert size % 16 == 0
-    assert 0.9 * images.MAX_NBYTES < 2 * size * np.prod((3, 256, 256)) <= images.MAX_NBYTES
-    assert images._size(case, (4, 84, 84)) == case.size

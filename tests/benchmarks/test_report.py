@@ -11,7 +11,7 @@ import images
 import pytest
 import report
 from session import RESULTS
-from tables import ratio_range_table, ratio_table, summary_table
+from tables import ratio_table
 
 KEYS = ("rss", "add", "sample(32)", "sample(256)", "sample(1024)")
 
@@ -104,15 +104,6 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     assert {path.name: path.read_bytes() for path in pages.glob("*.svg")} == first
 
 
-def test_absolute_results_are_not_described_as_ratios() -> None:
-    of_label: dict[str, Any] = {"SB3": {"error": "the disk is full"}}
-    page = report.page("persistence", json.loads(written("persistence", {"800": of_label})))
-    assert "**Wrong**: 800, SB3: the disk is full" in page
-    assert "Times of this machine." in page
-    assert "Ratios" not in page
-    assert "Ratios to SB3's buffer" in report.page("replay", json.loads(written("replay", replay_results())))
-
-
 def test_readme_without_marks_raises_and_is_unchanged(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("nothing")
@@ -161,54 +152,6 @@ def test_failed_and_wrong_buffers_are_marked() -> None:
     printed = ratio_table(replay_results(cpprb={"error": "ended with -11: "}, zstd3=wrong))
     assert "| cpprb | failed |" in printed
     assert "`zstd3` (**returns wrong data**) |" in printed
-
-
-def rounds(numbers: list[float], **more: Any) -> dict[str, Any]:
-    """Return a measurement of several rounds."""
-    runs = dict.fromkeys(KEYS, numbers)
-    return {**dict.fromkeys(KEYS, sorted(numbers)[len(numbers) // 2]), "wrong": "", "runs": runs, **more}
-
-
-def test_images_are_reported_by_group_with_worst_cases_and_the_spread_of_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = rounds([100.0, 200.0, 400.0], faults=dict.fromkeys(KEYS, 3.0))
-    results = {
-        "BeamRider": {"SB3": base, "auto": rounds([50.0, 100.0, 400.0], faults=dict.fromkeys(KEYS, 1.5))},
-        "Pong": {"SB3": base, "auto": rounds([25.0, 50.0, 100.0])},
-        "Tetris": {"SB3": base, "auto": {"error": "ended with -11: "}},
-        "(4, 84, 84)": {"SB3": {"fixed": 1e6}, "auto": {"fixed": 120e6}},
-    }
-    groups = {"Games not used for tuning": ["BeamRider", "Tetris"], "Games used for tuning": ["Pong"]}
-    groups["Fixed cost"] = ["(4, 84, 84)"]
-    folder = tmp_path / "results"
-    folder.mkdir()
-    text = json.loads(written("images", results))
-    text["arguments"] = {"rounds": 3, "groups": groups}
-    (folder / "few.json").write_text(json.dumps(text))
-    write_report(monkeypatch, results=folder, pages=tmp_path)
-    page = (tmp_path / "few.md").read_text()
-    assert "rounds 3;" in page
-    assert page.index("## Games not used for tuning") < page.index("## Games used for tuning")
-    # The rounds of SB3 and of the buffer are paired: 0.5, 0.5 and 1.
-    assert "| BeamRider | 50.00% (50.00% to 75.00%) | 0.50x (0.50x to 0.75x) |" in page
-    assert "| BeamRider | 1.5 / 3 |" in page
-    assert "| Tetris | failed |" in page
-    assert "**Wrong**: Tetris, auto: ended with -11: " in page
-    assert "| SB3 | 1.0 MB | 1.0 MB |\n| sb3-compressed `auto` | 120.0 MB | 120.0 MB |" in page
-    assert (tmp_path / "few.svg").exists()
-
-
-def test_means_are_beside_the_worst_case_and_every_version_has_its_row() -> None:
-    base = {"rss": 100.0, "growth": 100.0, "add": 10.0}
-    results: dict[str, Any] = {
-        "Pong": {"SB3": base, "auto#main": {**base, "add": 20.0}, "auto#branch": {**base, "rss": 1.0}},
-        "Qbert": {"SB3": base, "auto#main": {**base, "add": 5.0}, "auto#branch": {**base, "rss": 4.0}},
-    }
-    table = summary_table(results)
-    assert "| sb3-compressed `auto` (main) | 2 | 100.00% (100.00%) | 100.00% (100.00%) | 1.00x (2.00x) |" in table
-    assert "| sb3-compressed `auto` (branch) | 2 | 2.00% (4.00%) |" in table
-    assert "| Pong | sb3-compressed `auto` (main) | 100.00% | 100.00% | 2.00x |" in ratio_range_table(results)
 
 
 def test_new_results_replace_those_of_the_same_sources(tmp_path: Path) -> None:

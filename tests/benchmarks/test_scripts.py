@@ -65,15 +65,6 @@ def test_replay_benchmark_writes_its_results(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rollout_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("rollout", folder, "--sources", "Pong", "--buffers", "auto")
-    assert "| sb3-compressed `auto` |" in printed
-    for measured in results["Pong"].values():
-        assert measured.pop("wrong") == ""
-        assert_timed(measured, {"rss"}, {"add", "get"})
-
-
-@pytest.mark.slow
 def test_image_benchmark_measures_the_fixed_cost_and_another_version(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(BENCHMARKS.parent / "sb3_compressed", tmp_path / "sb3_compressed")
     flags = ["--sources", "Noise84-v0", "Unknown-v9", "--package", f"copy={tmp_path}"]
@@ -111,41 +102,6 @@ def test_folder_without_a_package_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_published_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("published", folder, "--codecs", "zstd-5")
-    assert "| `zstd-5` |" in printed
-    assert results.keys() == {"save", "load"}
-    for of_test in results.values():
-        assert of_test.keys() == {"SB3", "zstd-5"}
-        for measured in of_test.values():
-            assert measured.pop("wrong") == ""
-            assert measured.keys() == {"rss", "counted", "latency"}
-
-
-@pytest.mark.slow
-def test_scale_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("scale", folder, "--buffers", "auto")
-    assert "| sb3-compressed `auto` | 400 | " in printed
-    assert " B | 1.00x | 1.00x |" in printed
-    assert results["400"].keys() == {"SB3", "auto"}
-
-
-@pytest.mark.slow
-def test_sequences_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("sequence_sampling", folder, "--sources", "Pong", "--buffers", "auto")
-    assert "| Pong | sb3-compressed `auto` |" in printed
-    assert "| 2,000 | sb3-compressed `auto` |" in printed
-    assert results.keys() == {"Pong", "vectors, 400", "vectors, 2,000"}
-    copies = {"copies"}
-    for of_label in results.values():
-        for measured in of_label.values():
-            assert measured.pop("wrong") == ""
-    assert_timed(results["vectors, 400"]["auto"], set(), copies)
-    assert_timed(results["Pong"]["SB3"], set(), {"80 x sample(32)", *copies})
-    assert_timed(results["Pong"]["auto"], set(), {"80 x sample(32)", "views", "copies, observations only", *copies})
-
-
-@pytest.mark.slow
 def test_distributed_benchmark_writes_its_results(folder: Path) -> None:
     parts = ["bytes", "sampling", "inserts", "throughput", "costs"]  # trainings have tests of their own
     # It measures the actors among its own descendants, which forked ones would not be.
@@ -164,14 +120,6 @@ def test_distributed_benchmark_writes_its_results(folder: Path) -> None:
     assert results["inserts"]["distributed"]["cpu"]["2 ahead"]["Shard"] > 0
     for name in ("local", "distributed", "SB3", "SB3, arrays"):
         assert results["sampling"][name]["wrong"] == ""
-
-
-@pytest.mark.slow
-def test_persistence_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("persistence", folder, "--source", "Pong")
-    assert "| 800 | sb3-compressed, checkpoint |" in printed
-    assert results["800"].keys() == {"SB3", "checkpoint", "storage"}
-    assert not any("error" in measured for measured in results["800"].values())
 
 
 @pytest.mark.slow
@@ -197,35 +145,33 @@ def test_formats_benchmark_writes_its_results(folder: Path) -> None:
     assert all(found["wrong"] == "" for found in results["import"].values())
 
 
-@pytest.mark.slow
-def test_training_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("training", folder)
-    assert printed.count("| yes |") == 1, "SB3's weights"
-    [of_label] = results.values()
-    assert of_label.keys() == {"SB3", "auto"}
-    assert all(len(measured["runs"]) == 1 for measured in of_label.values())
+#: Scripts with their flags, and a part of a row that they print.
+SCRIPTS = {
+    "rollout": (["--sources", "Pong", "--buffers", "auto"], "| sb3-compressed `auto` |"),
+    "published": (["--codecs", "zstd-5"], "| `zstd-5` |"),
+    "scale": (["--buffers", "auto"], "| sb3-compressed `auto` | 400 | "),
+    "sequence_sampling": (["--sources", "Pong", "--buffers", "auto"], "| 2,000 | sb3-compressed `auto` |"),
+    "persistence": (["--source", "Pong"], "| 800 | sb3-compressed, checkpoint |"),
+    "training": ([], "| yes |"),
+    "alternating_buffers": ([], "| DQN, tiny:Noise84-v0"),
+    "device_batches": ([], "Noise84-v0, 8"),
+    "samplers": ([], "| 1,000 | sb3-compressed `prioritized` |"),
+}
+QUICK = "samplers", "alternating_buffers", "device_batches"
 
 
-def test_buffers_alternate_in_one_training(folder: Path) -> None:
-    printed, results = run("alternating_buffers", folder)
-    [of_label] = results.values()
-    assert of_label.keys() == {"auto", "SB3:optimized"}
-    for measured in of_label.values():
-        assert measured["low"] <= measured["time"] <= measured["high"]
-        assert measured["pairs"] == 2
-    assert 0 < of_label["auto"]["memory"] < 1
-    assert printed.count("DQN, tiny:Noise84-v0") == 2
-
-
-def test_batches_of_both_buffers_are_timed(folder: Path) -> None:
-    printed, results = run("device_batches", folder)
-    [of_label] = results.values()
-    assert of_label.keys() == {"auto", "none", "SB3:optimized"}
-    for measured in of_label.values():
-        for found in (measured["call"], measured["ready"]):
-            assert found["low"] <= found["high"]
-            assert min(found.values()) > 0
-    assert printed.count("Noise84-v0, 8") == 3
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in SCRIPTS]
+)
+def test_benchmarks_print_rows_and_write_right_results(script: str, folder: Path) -> None:
+    flags, row = SCRIPTS[script]
+    printed, results = run(script, folder, *flags)
+    assert row in printed
+    assert results
+    for of_label in results.values():
+        assert of_label
+        for measured in of_label.values():
+            assert measured.get("wrong", "") == measured.get("error", "") == ""
 
 
 PEER_BUFFERS = ["extra:zstd-3", "extra:rle-jit", "torchrl:zlib-3", "torchrl:zstd-3", "cpprb"]
@@ -235,15 +181,6 @@ PEER_BUFFERS = ["extra:zstd-3", "extra:rle-jit", "torchrl:zlib-3", "torchrl:zstd
 def test_buffers_of_other_libraries_return_what_was_added(folder: Path) -> None:
     _, results = run("roundtrip", folder, "--buffers", *PEER_BUFFERS, peers=PEERS)
     assert results["Breakout"] == {name: {"wrong": ""} for name in ["SB3", *PEER_BUFFERS]}
-
-
-def test_samplers_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("samplers", folder)
-    assert "| 1,000 | sb3-compressed `prioritized` |" in printed
-    assert results.keys() == {"1,000", "10,000"}
-    for of_label in results.values():
-        assert of_label.keys() == {"prioritized"}, "missing peers are skipped"
-        assert all(value > 0 for value in of_label["prioritized"].values())
 
 
 @pytest.mark.skipif(not PEERS.exists(), reason="the peers are not installed (make peers)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import itertools
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import alternating_buffers
@@ -18,6 +19,8 @@ from frame_recording import Playback
 from metrics import TimedCalls
 from recorded_env import make_recorded
 from settings import SETTINGS
+
+from adapters import buffer_names
 
 SCENE, TINY_SCENE = "recorded:Noise84-v0", "tiny:Noise84-v0"
 
@@ -46,8 +49,7 @@ def test_trainings_are_measured_and_have_the_weights_of_the_baseline(algorithm: 
         assert isinstance(run["growth"], float)
 
 
-@pytest.mark.parametrize("algorithm", ["DQN", "PPO"])
-@pytest.mark.parametrize("scene", [SCENE, TINY_SCENE])
+@pytest.mark.parametrize(("algorithm", "scene"), [("DQN", SCENE), ("PPO", TINY_SCENE)])
 def test_both_buffers_train_in_turns(algorithm: str, scene: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_loops, "ROLLOUT_SIZE", 64)
     monkeypatch.setattr(alternating_buffers, "ROLLOUT_SIZE", 64)
@@ -76,8 +78,9 @@ def test_both_buffers_train_in_turns(algorithm: str, scene: str, monkeypatch: py
     assert len(turns) >= 7
 
 
-def test_docstring_examples_of_turns_are_correct() -> None:
-    assert doctest.testmod(alternating_buffers).failed == 0
+@pytest.mark.parametrize("module", [alternating_buffers, buffer_names, ratios], ids=lambda module: module.__name__)
+def test_docstring_examples_are_correct(module: ModuleType) -> None:
+    assert doctest.testmod(module).failed == 0
 
 
 def test_recorded_environments_repeat_the_recording(tmp_path: Path) -> None:
@@ -112,23 +115,6 @@ def test_scenes_that_an_algorithm_cannot_be_trained_on_are_known(algorithm: str,
     assert bool(found) == bool(reason)
 
 
-def test_jobs_of_a_round_share_a_seed_and_begin_with_the_baseline() -> None:
-    cases = [training.Case("DQN", SCENE, 8, None), training.Case("PrioritizedDQN", SCENE, 1, 1)]
-    cases.append(training.Case("PPO", SCENE, 8, 1))
-    buffers = ["auto", "SB3:optimized", "extra:zstd-3"]
-    even, odd = training.jobs_of_rounds(cases, buffers, 2, None, None, None)
-    names = {
-        label: [job.name for job in even if job.label == label] for label in dict.fromkeys(job.label for job in even)
-    }
-    assert names == {
-        f"DQN, {SCENE}, 8 environments, torch on all threads": ["SB3", *buffers],
-        f"PrioritizedDQN, {SCENE}, 1 environment, torch on 1 thread": ["none", "auto"],
-        f"PPO, {SCENE}, 8 environments, torch on 1 thread": ["SB3", "auto", "extra:zstd-3"],
-    }
-    assert [job.name for job in odd] == [job.name for job in even]
-    assert {job.arguments["seed"] for job in odd} == {1}
-
-
 def test_memory_is_the_median_of_rounds_that_both_have_run() -> None:
     label = f"DQN, {SCENE}, 1 environment, torch on 1 thread"
     base = {"growth": 10.0, "rss": 10, "weights": "a"}
@@ -150,7 +136,3 @@ def test_intervals_of_a_ratio_contain_it() -> None:
     base = rng.uniform(1, 2, 200)
     low, high = ratios.ratio_interval((1.1 * base + rng.normal(0, 0.02, 200)).tolist(), base.tolist())
     assert 1.09 < low < 1.1 < high < 1.11
-
-
-def test_docstring_examples_of_ratios_are_correct() -> None:
-    assert doctest.testmod(ratios).failed == 0
