@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -238,16 +237,3 @@ def batch_at(buffer: Any, rows: Any, envs: Any, env: Any = None) -> Any:
     """Return the batch that a buffer's ``_get_samples`` creates for chosen rows and environments."""
     with draws_replaced(randint=lambda *args, **kwargs: envs):
         return buffer._get_samples(rows, env=env)
-
-
-def run_in_fork(function: Callable[[], object]) -> None:
-    """Call a function in a forked child, and assert that it succeeds there."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            function()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0

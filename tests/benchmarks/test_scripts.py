@@ -103,14 +103,12 @@ def test_folder_without_a_package_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_distributed_benchmark_writes_its_results(folder: Path) -> None:
-    parts = ["bytes", "sampling", "inserts", "throughput", "costs"]  # trainings have tests of their own
-    # It measures the actors among its own descendants, which forked ones would not be.
-    printed, results = run("distributed_buffer", folder, "--parts", *parts, fresh=True)
+    # Two parts, since the others start more of the same clusters. The script measures the actors among its own
+    # descendants, which forked ones would not be.
+    printed, results = run("distributed_buffer", folder, "--parts", "bytes", "inserts", fresh=True)
     for row in (
         "| MsPacman | ",
         "| acknowledged inserts of encoded segments into one shard, transitions | at least 50,000/s |",
-        "| 1 | 1 | ",
-        "| 10 Gbit/s | 8 | ",
     ):
         assert row in printed
     assert not any("error" in measured for of_label in results.values() for measured in of_label.values())
@@ -118,8 +116,6 @@ def test_distributed_benchmark_writes_its_results(folder: Path) -> None:
     assert measured["distributed"]["to shard"] < measured["LZ4"]["to shard"] < measured["distributed"]["raw"]
     assert measured["distributed"]["to learner(256)"] < measured["LZ4"]["to shard"]
     assert results["inserts"]["distributed"]["cpu"]["2 ahead"]["Shard"] > 0
-    for name in ("local", "distributed", "SB3", "SB3, arrays"):
-        assert results["sampling"][name]["wrong"] == ""
 
 
 @pytest.mark.slow

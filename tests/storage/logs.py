@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.record_kinds import COMMIT, SEALED
-from storage.segments import Records, read_segment, records_of
+from storage.segments import Records, records_of
 
 #: The kind of the first record of a segment that is not a snapshot.
 DESCRIPTION = 9
@@ -50,11 +50,6 @@ def read_state(folder: Path) -> Records:
         return [record for _, records in read_chain(log) for record in records if record[0] != DESCRIPTION]
     finally:
         log.close()
-
-
-def records_in(folder: Path, number: int) -> Records:
-    """Return the records of a segment, read from its file."""
-    return read_segment(folder / f"{number:08}.log")
 
 
 def new_log(folder: Path, n_snapshots: int = 1) -> Log:
