@@ -175,10 +175,11 @@ def storage_mode_of(storage_mode: StorageMode, kwargs: dict[str, Any]) -> Storag
     :raises StorageError: if they contradict each other or ``storage_mode``
     """
     given = {name: bool(kwargs.pop(name)) for name in ("resume", "overwrite", "repair") if name in kwargs}
-    if not given:
+    if not given or storage_mode not in get_args(StorageMode):  # :func:`require_storable` reports a wrong one
         return storage_mode
-    meant = {name for name, value in given.items() if value} | FLAGS_OF_MODES.get(storage_mode, {storage_mode})
-    mode = next((mode for mode, flags in FLAGS_OF_MODES.items() if flags == meant), None)
+    meant = {name for name, value in given.items() if value} | FLAGS_OF_MODES[storage_mode]
+    is_denied = any(name in FLAGS_OF_MODES[storage_mode] for name, value in given.items() if not value)
+    mode = None if is_denied else next((mode for mode, flags in FLAGS_OF_MODES.items() if flags == meant), None)
     what = ", ".join(f"{name}={value}" for name, value in given.items())
     if mode is None:
         raise StorageError(

@@ -44,10 +44,11 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         row, n_rows, bound = self.pos, self.buffer_size, self._bound_sampler
         for env in np.flatnonzero(self.ep_length[row] > 0).tolist():
             # Where the episode wraps around, this is past it, so that all lengths are cleared, as in SB3.
-            rows = np.arange(row, self.ep_start[row, env] + self.ep_length[row, env]) % n_rows
-            self.ep_length[rows, env] = 0
-            if bound is not None:
+            end = self.ep_start[row, env] + self.ep_length[row, env]
+            rows = np.arange(row, min(end, row + n_rows)) % n_rows
+            if bound is not None:  # before the lengths: if this is interrupted, the next add repeats both
                 bound.sampler.remove(rows * self.n_envs + env)
+            self.ep_length[rows, env] = 0
         self.ep_start[row] = self._current_ep_start
         if self.copy_info_dict:
             self.infos[row] = infos

@@ -98,7 +98,8 @@ def new_parts(folder: Path, n_buffers: int, *, overwrite: bool) -> Iterator[int]
         stack.callback(FolderLock(folder).acquire().release)
         stack.callback(_delete_unused_parts, folder)
         used = _parts(folder)
-        yield max(used) + 1 if any(number in used for number in range(n_buffers)) else 0
+        begins = sorted({0, *(number + 1 for number in used)})
+        yield next(begin for begin in begins if not any(begin + number in used for number in range(n_buffers)))
 
 
 def _require_replaceable(folder: Path, *, overwrite: bool) -> None:

@@ -138,6 +138,9 @@ class CompressedReplay(StorageMethods):
             storage.undo_row(self)
             raise
         storage.commit_row(self)
+        if self._bound_sampler is not None and not storage.is_in_joint_commit:
+            # Not before: a row whose commit fails is undone, and its priority would be lost.
+            self._bound_sampler.add_rows(self, 1)
 
     def _write_steps(
         self, n_steps: int, encoded: list[Any], action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
@@ -168,7 +171,7 @@ class CompressedReplay(StorageMethods):
             self.timeouts[rows] = timeouts
         # In one call: after Ctrl-C between the two, every later add would fail.
         attributes.update(pos=end % self.buffer_size, full=self.full or end == self.buffer_size)
-        if self._bound_sampler is not None and (self._storage is None or not self._storage.is_in_joint_commit):
+        if self._bound_sampler is not None and self._storage is None:
             self._bound_sampler.add_rows(self, n_steps)
 
     @property

@@ -46,6 +46,12 @@ class SamplerMethods(CompressedBuffer):
         """The episodes of hindsight replay, ``None`` for other buffers."""
         return EpisodeTable.among(vars(self))
 
+    def reset(self) -> None:
+        """Remove all transitions, as SB3's buffer does."""
+        super().reset()
+        if self._bound_sampler is not None:  # now: after many new steps, nothing shows that there was a reset
+            self._bound_sampler.catch_up(self)
+
     @property
     def sampler(self) -> Sampler | None:
         """The sampler of this buffer, ``None`` for SB3's own sampling."""

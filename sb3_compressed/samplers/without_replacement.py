@@ -65,7 +65,7 @@ class WithoutReplacementSampler(Sampler):
 
     def _leave_out(self, indices: NDArray[np.int64]) -> None:
         if self._n_left:
-            self._n_left -= int(np.count_nonzero(self._is_left[indices]))
+            self._n_left -= int(np.count_nonzero(self._is_left[np.unique(indices)]))
             self._is_left[indices] = False
 
     def start_epoch(self) -> None:

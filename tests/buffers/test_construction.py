@@ -200,6 +200,8 @@ def test_storage_modes_need_a_folder() -> None:
         ({"repair": True}, None),
         ({"resume": True, "overwrite": True}, None),
         ({"storage_mode": "overwrite", "resume": True}, None),
+        ({"storage_mode": "overwrite", "overwrite": False}, None),
+        ({"storage_mode": "resume", "resume": False}, None),
     ],
 )
 def test_flags_of_old_versions_stand_for_storage_modes(flags: dict[str, Any], mode: str | None, tmp_path: Path) -> None:

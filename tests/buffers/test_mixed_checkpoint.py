@@ -91,6 +91,7 @@ def test_a_loaded_buffer_continues_with_all_parts(options: dict[str, Any], tmp_p
     assert_same_batches(loaded, buffer)
     for each in (buffer, loaded):
         add_steps(each, range(50, 60))
+    (tmp_path / "part-99999999999").mkdir()  # no number of a part
     save_checkpoint(loaded, tmp_path, overwrite=True)
     assert_same_batches(MixedReplayBuffer.from_checkpoint(tmp_path, device="cpu"), buffer)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "mixed.json", "part-2", "part-3"]

@@ -40,6 +40,8 @@ from sb3_compressed.buffers.weighted_samples import WeightedDictReplayBufferSamp
 from sb3_compressed.samplers import Draw, bound_sampler
 
 ROWS = 70
+#: The arguments of ``extend``.
+STEP = "obs", "next_obs", "action", "reward", "done"
 
 
 def steps(begin: int, end: int) -> list[Transition]:
@@ -173,6 +175,33 @@ def test_hindsight_transitions_are_included_while_their_episodes_are_complete(st
     assert buffer.sampler.is_valid.sum() == (buffer.ep_length > 0).sum()
 
 
+@pytest.mark.parametrize("stream", ["goal-bits"], indirect=True)
+@pytest.mark.parametrize("sampler", ["prioritized", "without-replacement"])
+def test_hindsight_transitions_are_excluded_though_an_interrupt_came_first(
+    sampler: str, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = new_buffer(CompressedHerReplayBuffer, stream, 23, sampler=sampler)
+    remove = type(buffer.sampler).remove
+    n_interrupted = 0
+
+    def interrupted(self: Any, indices: Any) -> None:
+        monkeypatch.setattr(type(self), "remove", remove)
+        raise KeyboardInterrupt
+
+    for transition in stream[-1]:
+        monkeypatch.setattr(type(buffer.sampler), "remove", interrupted)
+        try:
+            transition.add_to(buffer)
+        except KeyboardInterrupt:
+            n_interrupted += 1
+            transition.add_to(buffer)
+        monkeypatch.setattr(type(buffer.sampler), "remove", remove)
+        np.testing.assert_array_equal(buffer.sampler.is_valid, buffer.ep_length.reshape(-1) > 0)
+        if (buffer.ep_length > 0).any():
+            buffer.sample(4)
+    assert n_interrupted > 3
+
+
 @pytest.mark.parametrize("stream", ["pendulum", "atari"], indirect=True)
 @pytest.mark.parametrize("kind", ["replay", "n-step"])
 def test_vec_normalize_normalizes_the_drawn_transitions(kind: str, stream: Stream) -> None:
@@ -230,6 +259,16 @@ def test_reset_excludes_everything() -> None:
     assert buffer.update_priorities([20, 39], [9.0, 9.0]) == 2
     assert buffer.sampler.values.max() == 1.0
     assert buffer.update_priorities(batch.indices, np.full(64, 9.0)) == 0
+
+
+def test_nothing_remains_of_priorities_before_a_reset_that_many_steps_follow() -> None:
+    buffer = cart(3, WeightedSampler())
+    buffer.update_priorities(np.arange(12), np.full(12, 9.0))
+    buffer.reset()
+    n_steps = 6
+    columns = [np.stack([getattr(step, name) for step in steps(0, n_steps)]) for name in STEP]
+    buffer.extend(*columns, timeouts=np.zeros((n_steps, 4), bool))
+    assert buffer.sampler.values[: n_steps * 4].tolist() == [1.0] * n_steps * 4
 
 
 def test_position_may_be_assigned_directly() -> None:
