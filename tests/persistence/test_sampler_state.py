@@ -304,7 +304,7 @@ def test_a_failed_add_keeps_the_priorities_of_the_row_it_would_overwrite(
     add(buffer, kind, 0, 84)
     valid = np.flatnonzero(buffer.sampler.is_valid)
     buffer.update_priorities(valid, 1.0 + np.arange(len(valid)))
-    before = buffer.sampler.state_dict()
+    before = {name: np.copy(value) for name, value in buffer.sampler.state_dict().items()}
     monkeypatch.setattr(ArrayStore, "commit", lambda *_: (_ for _ in ()).throw(OSError("no space left on device")))
     with pytest.raises(OSError, match="no space left"):
         add(buffer, kind, 84, 85)
