@@ -105,8 +105,8 @@ def update_and_flush(buffer: Any) -> None:
     """Set all priorities, and then, after the flush, lose some."""
     last = newest(buffer)
     n_rows = min(last, ROWS)
-    numbers = np.repeat(np.arange(last - n_rows, last), N_ENVS)  # rows are numbered from 0
-    indices = numbers * N_ENVS + np.tile(np.arange(N_ENVS), n_rows)
+    numbers = np.repeat(np.arange(last - n_rows, last), N_ENVS)  # of the steps, from 0
+    indices = numbers % ROWS * N_ENVS + np.tile(np.arange(N_ENVS), n_rows)
     buffer.update_priorities(indices, td_errors(numbers + 1))
     buffer.flush()
     buffer.update_priorities(indices[::2], np.full(n_rows, 1000.0))
