@@ -113,6 +113,8 @@ class CompressedBuffer(BaseBuffer):
 
     #: The methods of SB3 and sb3-contrib that these classes implement themselves and never call.
     REIMPLEMENTED: ClassVar[Methods] = ()
+    #: Whether observations are stored for one update.
+    _is_short_lived: ClassVar[bool] = False
     #: Whether the class is from this package, so that no code of a user replaces its methods.
     _is_from_this_package: ClassVar[bool] = False
 
@@ -169,7 +171,7 @@ class CompressedBuffer(BaseBuffer):
         on_disk = storage != "memory"
         self._plans = plan_arrays(
             space, compression_method, compression_kwargs or {}, dtypes, frame_stack,
-            on_disk=on_disk,
+            on_disk=on_disk, is_short_lived=self._is_short_lived,
         )  # fmt: skip
         #: For each key with compressed observations, an unwritten array that its arrays are created from.
         self._new_arrays: dict[Key, CompressedArray] = {}

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
 from sb3_compressed.codecs import Codec, get_codec
-from sb3_compressed.codecs.auto import is_large, may_compress
+from sb3_compressed.codecs.auto import auto_codec, is_large, may_compress
 from sb3_compressed.codecs.registry import AUTO, OLD_AUTO
 from sb3_compressed.common.spaces import Key, space_dtype, space_parts, space_shape
 from sb3_compressed.common.warning import warn_user
@@ -68,6 +68,7 @@ def plan_arrays(
     frame_stack: FrameStack | Mapping[str, FrameStack],
     *,
     on_disk: bool = False,
+    is_short_lived: bool = False,
 ) -> dict[Key, CompressionPlan]:
     """Return how each part of an observation space is compressed; missing parts stay plain arrays.
 
@@ -75,6 +76,7 @@ def plan_arrays(
     every key. Each option may be a mapping from keys of a Dict space.
 
     :param on_disk: whether slots are on disk, where vectors are slots, too
+    :param is_short_lived: whether observations are stored for one update
     :raises ValueError: if an option does not fit the space
     """
     parts = space_parts(space)
@@ -95,6 +97,7 @@ def plan_arrays(
                 *_dtypes_for_key(dtypes, key),
                 _for_key(frame_stack, key),
                 on_disk=on_disk,
+                is_short_lived=is_short_lived,
             )
         except ValueError as error:
             if key is None:
@@ -114,12 +117,13 @@ def _plan_array(
     frame_stack: FrameStack,
     *,
     on_disk: bool,
+    is_short_lived: bool,
 ) -> CompressionPlan | None:
     """Return how observations of one space are compressed, ``None`` if they are not; validate options in any case."""
     is_auto = method == AUTO
     if is_auto and codec_kwargs:
         raise CodecError(f"{AUTO!r} takes no arguments, got {[*codec_kwargs]}; pass the name of a codec to set its own")
-    codec = get_codec(method, **codec_kwargs)
+    codec = auto_codec(is_short_lived=is_short_lived) if is_auto else get_codec(method, **codec_kwargs)
     if runs_type is not None and hasattr(codec, "runs_type"):
         codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
     shape, dtype = space_shape(space), np.dtype(space_dtype(space))

@@ -44,6 +44,7 @@ class CompressedRollout(CompressedBuffer):
     generator_ready: bool
 
     _may_flatten = True
+    _is_short_lived = True
     _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
 
     def reset(self) -> None:

@@ -21,9 +21,12 @@ __all__ = ["auto_codec", "is_large", "may_compress"]
 MIN_COMPRESSED_NBYTES = 1024
 
 
-def auto_codec() -> Delta:
-    """Return the codec of ``auto``, which is trained on the frames that it encodes."""
-    return Delta(coder="lz4")
+def auto_codec(*, is_short_lived: bool = False) -> Delta:
+    """Return the codec of ``auto``, which is trained on the frames that it encodes.
+
+    :param is_short_lived: whether frames are stored for one update, as in rollout buffers, and not worth long searches
+    """
+    return Delta(coder="lz4", is_short_lived=is_short_lived)
 
 
 def is_large(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

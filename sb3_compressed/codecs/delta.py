@@ -108,6 +108,8 @@ class Delta(BytesCodec, TrainableCodec):
     :param channel_last_nbytes: the size of these frames in bytes; 0 if all frames are stored in C order
     :param finds_tiles: whether the encoder searches for equal tiles in the frame itself, which takes more time
     :param planes: the lines and planes of frames that 0.3.0 filtered
+    :param is_short_lived: whether frames are stored for one update: then tiles are not searched for, and deltas only
+        where most frames have a small one, since large ones take longer to encode than they save
     """
 
     name: ClassVar[str] = "delta"
@@ -143,6 +145,7 @@ class Delta(BytesCodec, TrainableCodec):
     planes: PlaneLayout = field(default=PlaneLayout(), repr=False, metadata=OMITTED_BY_DEFAULT)
     tries_lz4: bool = field(default=True, repr=False, metadata=OMITTED_BY_DEFAULT)
     tries_packed: bool = field(default=True, repr=False, metadata=OMITTED_BY_DEFAULT)
+    is_short_lived: bool = field(default=False, repr=False, metadata=OMITTED_BY_DEFAULT)
 
     _lz4: Lz4Blocks = field(init=False, repr=False, compare=False)
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
@@ -224,13 +227,20 @@ class Delta(BytesCodec, TrainableCodec):
         :param frames: those of a training sample that the references are not from
         """
         codec = self
-        if self._is_channel_last(frames):  # grayscale frames rarely contain equal tiles
+        if self._is_channel_last(frames) and not self.is_short_lived:  # grayscale frames rarely contain equal tiles
             without, searching = (
                 sum(map(len, replace(self, coder="raw", tries_zstd=False, finds_tiles=finds_tiles).encode(frames)))
                 for finds_tiles in (False, True)
             )
             codec = replace(self, finds_tiles=searching < self.MAX_TILES_RATIO * without)
-        return codec._without_unused_coders(codec.encode(frames))
+        payloads = codec.encode(frames)
+        if self.is_short_lived:
+            small = self.SMALL_DELTA * frames[0].nbytes
+            n_small = sum(coder_of(payload) == "delta" and len(payload) <= small for payload in payloads)
+            if 2 * n_small < len(payloads):
+                codec = replace(codec, tries_delta=False)
+                payloads = codec.encode(frames)
+        return codec._without_unused_coders(payloads)
 
     def _without_unused_coders(self, payloads: Sequence[bytes]) -> Delta:
         """Return this codec without the coders that fewer than :data:`MIN_SHARE` of some payloads use."""

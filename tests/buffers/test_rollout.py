@@ -115,6 +115,7 @@ def test_the_next_rollout_is_compressed_by_the_trained_codec(stream: Stream) -> 
     fill("plain", buffer, stream[-1][:N_STEPS], np.ones(4, dtype=bool))
     trained = buffer.observations.codec
     assert trained != untrained
+    assert trained.is_short_lived
     buffer.reset()
     assert buffer.observations.codec is trained
 

@@ -45,6 +45,26 @@ def test_each_scene_has_its_coder(coder: str, channels: str) -> None:
     assert {*map(coder_of, roundtrip(trained, frames[64:]))} <= {coder, "delta"}
 
 
+def games(n_sprites: int) -> NDArray[np.uint8]:
+    """Return frames of a fixed background with sprites at random places."""
+    rng = np.random.default_rng(0)
+    frames = np.repeat(rng.integers(0, 255, (1, 10, 10, 3), np.uint8), N, axis=0).repeat(4, axis=1).repeat(4, axis=2)
+    sprite = rng.integers(0, 255, (6, 6, 3), np.uint8)
+    for frame in frames:
+        for row, column in rng.integers(0, 34, (n_sprites, 2)):
+            frame[row : row + 6, column : column + 6] = sprite
+    return frames
+
+
+def test_rollouts_are_compared_with_other_frames_only_where_most_differences_are_small() -> None:
+    few, many = (games(n).transpose(0, 3, 1, 2) for n in (1, 40))
+    for frames, tries_delta in ((few, True), (many, False)):
+        trained = Delta(coder="lz4", is_short_lived=True).train(frames[:64])
+        assert (trained.tries_delta, trained.finds_tiles) == (tries_delta, False)
+        assert {*map(coder_of, roundtrip(trained, frames[64:]))} == {"delta" if tries_delta else "lz4"}
+    assert Delta(coder="lz4").train(many[:64]).tries_delta
+
+
 def test_training_leaves_out_what_is_in_vain() -> None:
     of_smooth = Delta(coder="lz4").train(smooth()[:64])
     assert (of_smooth.tries_packed, of_smooth.tries_lz4) == (True, False)
