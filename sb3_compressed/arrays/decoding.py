@@ -82,14 +82,14 @@ def decode(
     else:
         decode_part(0, n_payloads)
     if repeated is not None and len(repeated):
-        rows, copy_repeated = frames.reshape(n_payloads, -1).view(np.uint8), payload_kernels().copy_repeated
+        rows, copy_repeated = output_bytes(frames, n_payloads), payload_kernels().copy_repeated
         if n_chunks > 1:
             in_chunks(lambda i, j: copy_repeated(repeated[i:j], first, rows), len(repeated), n_chunks)
         else:
             copy_repeated(repeated, first, rows)
     if layout is not None and layout.axis != 0 and n_frames > 1:
         piece = layout.piece * out.itemsize
-        payload_kernels().interleave_frames(output_bytes(frames, len(frames))[0], piece, output_bytes(out, len(out))[0])
+        payload_kernels().interleave_frames(output_bytes(frames, n_payloads), piece, output_bytes(out, len(out)))
 
 
 def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[Any], num_threads: int) -> None:

@@ -144,7 +144,7 @@ class _Reading:
             decode(batch.select(numbers), None, stored, array.num_threads)
         except CorruptPayload as error:
             raise self._located(error, int(numbers[error.index]) // layout.n_frames) from error
-        if n_different_frames(output_bytes(stored, len(numbers))[0], pairs, n_frames):
+        if n_different_frames(output_bytes(stored, len(numbers)), pairs, n_frames):
             return None
         if stored is not frames:
             frames[...] = stored

@@ -95,7 +95,7 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
     :raises TypeError: if it is not a buffer of this package
     """
     described: Any = getattr(buffer, "online", buffer)
-    if not hasattr(described, "_new_arrays"):
+    if not hasattr(described, "_arrays"):
         raise TypeError(f"buffer_statistics is for compressed buffers, got a {type(described).__name__}")
     return statistics_of(described, max_slots)
 

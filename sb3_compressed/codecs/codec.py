@@ -234,13 +234,10 @@ def frame_bytes(frames: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(frames).reshape(shape).view(UINT8)
 
 
-def output_bytes(
-    out: NDArray[Any], n_payloads: int, done: NDArray[np.uint8] | None = None
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the memory to decode ``n_payloads`` payloads into as bytes ``(n, frame_nbytes)``, and what is decoded.
+def output_bytes(out: NDArray[Any], n_payloads: int) -> NDArray[np.uint8]:
+    """Return the memory to decode ``n_payloads`` payloads into as bytes ``(n, frame_nbytes)``.
 
-    :param done: for each payload 1 if its frame is in ``out`` already, else 0; ``None`` for none
-    :raises ValueError: if ``out`` is not C-contiguous, or one of both is not of that length
+    :raises ValueError: if ``out`` is not C-contiguous, or not of that length
     """
     if not out.flags.c_contiguous:
         raise ValueError("out must be C-contiguous, so that payloads can be decoded in place")
@@ -248,11 +245,7 @@ def output_bytes(
         raise ValueError(f"out has room for {len(out)} frames, got {n_payloads} payloads")
     if out.dtype.hasobject:
         raise CodecError(f"cannot decode arrays of Python objects, got dtype {out.dtype}")
-    if done is None:
-        done = np.zeros(n_payloads, dtype=np.uint8)
-    elif len(done) != n_payloads:
-        raise ValueError(f"done must have one element for each of {n_payloads} payloads, got {len(done)}")
-    return out.reshape(n_payloads, math.prod(out.shape[1:])).view(np.uint8), done
+    return out.reshape(n_payloads, math.prod(out.shape[1:])).view(np.uint8)
 
 
 def decompress_bounded(decompressor: Any, payload: bytes, nbytes: int) -> bytes:
@@ -332,12 +325,19 @@ class BytesCodec(Codec):
         cls, codecs: Sequence[Self], payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None
     ) -> None:
         """Decode payloads of different codecs of this class; see :meth:`Codec.decode_batch`."""
-        rows, done = output_bytes(out, len(payloads.places), done)
-        size = rows.shape[1]
+        rows = output_bytes(out, len(payloads.places))
+        done = new_status(done, len(rows))
         if rows.size:
-            cls.decode_rows(codecs, payloads.places, out, rows, done)
-        if done.all():
-            return
+            cls.decode_rows(codecs, payloads.places, rows, done)
+        if not done.all():
+            cls._decompress_rest(codecs, payloads, rows, done)
+
+    @classmethod
+    def _decompress_rest(
+        cls, codecs: Sequence[Self], payloads: Payloads, rows: NDArray[np.uint8], done: NDArray[np.uint8]
+    ) -> None:
+        """Decompress the payloads that are not done, one after the other."""
+        size = rows.shape[1]
         memory = rows.reshape(-1).data  # writing to it takes a fraction of writing to a row
         indices = np.flatnonzero(done == 0)
         left = payloads[indices]
@@ -354,12 +354,7 @@ class BytesCodec(Codec):
 
     @classmethod
     def decode_rows(
-        cls,
-        codecs: Sequence[Self],
-        places: NDArray[np.int64],
-        out: NDArray[Any],
-        rows: NDArray[np.uint8],
-        done: NDArray[np.uint8],
+        cls, codecs: Sequence[Self], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
     ) -> None:
         """Decode what a kernel can decode; :meth:`decompress_frame` decodes the rest, and finds errors.
 
@@ -367,8 +362,19 @@ class BytesCodec(Codec):
 
         :param codecs: the codecs
         :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
-        :param out: output, frames that are not empty, ``(n, *frame_shape)``
-        :param rows: the same memory as bytes, ``(n, frame_nbytes)``
+        :param rows: output, bytes of frames that are not empty, ``(n, frame_nbytes)``
         :param done: for each payload 1 if its frame is in ``rows`` already, else 0, ``(n,)``; set to 1 for each that
             this method decodes
         """
+
+
+def new_status(done: NDArray[np.uint8] | None, n_payloads: int) -> NDArray[np.uint8]:
+    """Return ``done``, or zeros for ``None``.
+
+    :raises ValueError: if it is not of that length: kernels read it for every payload
+    """
+    if done is None:
+        return np.zeros(n_payloads, dtype=np.uint8)
+    if len(done) != n_payloads:
+        raise ValueError(f"done must have one element for each of {n_payloads} payloads, got {len(done)}")
+    return done

@@ -44,6 +44,8 @@ from sb3_compressed.codecs.codec import (
     Levels,
     TrainableCodec,
     frame_bytes,
+    new_status,
+    output_bytes,
 )
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
 from sb3_compressed.codecs.delta_headers import (
@@ -56,6 +58,7 @@ from sb3_compressed.codecs.delta_headers import (
     RAW_IN_C_ORDER,
 )
 from sb3_compressed.codecs.filtering import PlaneLayout
+from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.codecs.reference_frames import (
     MAX_FRAME_NBYTES,
@@ -400,19 +403,19 @@ class Delta(BytesCodec, TrainableCodec):
         return encoder
 
     @classmethod
-    def decode_rows(
-        cls,
-        codecs: Sequence[Delta],
-        places: NDArray[np.int64],
-        out: NDArray[Any],
-        rows: NDArray[np.uint8],
-        done: NDArray[np.uint8],
+    def decode_batch(
+        cls, codecs: Sequence[Delta], payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None
     ) -> None:
-        """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
-        states = codecs[0]._state if len(codecs) == 1 else np.concatenate([codec._state for codec in codecs])
-        layout = PictureLayout.of(out.shape[1:], out.itemsize)
-        scratch = np.empty(max(layout.scratch_nbytes, rows.shape[1]), dtype=np.uint8)
-        delta_kernels().decode_frames(places, states, layout.numbers, scratch, rows, done)
+        """Decode payloads of different codecs of this class; see :meth:`Codec.decode_batch`."""
+        rows = output_bytes(out, len(payloads.places))
+        done = new_status(done, len(rows))
+        if rows.size:
+            states = codecs[0]._state if len(codecs) == 1 else np.concatenate([codec._state for codec in codecs])
+            layout = PictureLayout.of(out.shape[1:], out.itemsize)
+            scratch = np.empty(max(layout.scratch_nbytes, rows.shape[1]), dtype=np.uint8)
+            delta_kernels().decode_frames(payloads.places, states, layout.numbers, scratch, rows, done)
+        if not done.all():
+            cls._decompress_rest(codecs, payloads, rows, done)
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload that no kernel has decoded; see :class:`BytesCodec`."""

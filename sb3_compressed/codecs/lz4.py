@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import lz4.block
 import lz4.frame
@@ -73,19 +73,14 @@ class Lz4Block(BytesCodec):
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload; see :class:`BytesCodec`."""
         payloads, frame, done = Payloads.of([payload]), np.empty((1, nbytes), np.uint8), np.zeros(1, np.uint8)
-        Lz4Block.decode_rows([self], payloads.places, frame, frame, done)
+        Lz4Block.decode_rows([self], payloads.places, frame, done)
         if not done[0]:
             raise CorruptPayload(f"it is not a block of LZ4 of a frame of {nbytes} bytes")
         return frame.tobytes()
 
     @classmethod
     def decode_rows(
-        cls,
-        codecs: Sequence[Lz4Block],
-        places: NDArray[np.int64],
-        out: NDArray[Any],
-        rows: NDArray[np.uint8],
-        done: NDArray[np.uint8],
+        cls, codecs: Sequence[Lz4Block], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
     ) -> None:
         """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
         from sb3_compressed.codecs.lz4_kernels import decode_blocks  # on first use, since importing numba takes long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,7 @@ class Raw(BytesCodec):
 
     @classmethod
     def decode_rows(
-        cls,
-        codecs: Sequence[Raw],
-        places: NDArray[np.int64],
-        out: NDArray[Any],
-        rows: NDArray[np.uint8],
-        done: NDArray[np.uint8],
+        cls, codecs: Sequence[Raw], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
     ) -> None:
         """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
         from sb3_compressed.codecs.raw_kernels import copy_frames  # on first use, since importing numba takes long

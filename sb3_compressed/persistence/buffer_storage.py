@@ -227,7 +227,7 @@ class BufferStorage:
         if self.is_in_joint_commit:
             self.count_joint_rows(1)
             return
-        self._take_direct_writes(buffer)
+        self._take_direct_writes()
         changes = self._ring_changes(buffer, buffer.pos, 1)
         if (episodes := buffer.episodes) is not None:
             changes += episodes.changes_of_row(buffer.pos, done)
@@ -249,8 +249,7 @@ class BufferStorage:
             raise StorageError("a block of joint_commit added more steps than it announced")
         self._n_joint_rows -= n_rows
 
-    def _take_direct_writes(self, buffer: ReplayRing) -> None:
-        self.take_replaced_arrays(buffer)
+    def _take_direct_writes(self) -> None:
         for name, array in self._slotted.items():
             if len(rows := array.take_direct_writes()):
                 self._uncommitted += [(name, int(each), int(each) + 1) for each in rows]
@@ -267,7 +266,8 @@ class BufferStorage:
     def begin_joint_rows(self, buffer: ReplayRing, n_rows: int) -> StateBefore:
         """Begin a block of :class:`JointCommit`, and return the state before it."""
         self.require_writable("added")
-        self._take_direct_writes(buffer)
+        self.take_replaced_arrays(buffer)
+        self._take_direct_writes()
         before = self._state_before(buffer, self._ring_changes(buffer, buffer.pos, n_rows))
         self._n_joint_rows = n_rows
         return before
