@@ -8,17 +8,14 @@ of the following one, which is stored already, and other observations continue t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frame_layout import FrameLayout, follows
-from sb3_compressed.arrays.slot_store import Slot, are_equal_slots
-
-if TYPE_CHECKING:
-    from sb3_compressed.arrays.compressed_array import CompressedArray
+from sb3_compressed.arrays.slot_store import Slot, SlotStore, are_equal_slots
 
 __all__ = ["encode_assigned", "store_assigned"]
 
@@ -28,8 +25,38 @@ CHUNK_NBYTES, CHUNK_STEPS = 4_000_000, 64
 ROWS_PER_WRITE = 256
 
 
+class AssignedArray(Protocol):
+    """What is read of a :class:`.CompressedArray` that observations are assigned to."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def item_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def elem_type(self) -> np.dtype[Any]: ...
+
+    @property
+    def layout(self) -> FrameLayout | None: ...
+
+    @property
+    def slots(self) -> NDArray[Any]: ...
+
+    @property
+    def store(self) -> SlotStore: ...
+
+    def slots_at(self, rows: Any) -> NDArray[Any]: ...
+
+    def stored_items(self, references: NDArray[Any]) -> NDArray[Any]: ...
+
+    def others_of_stream(self) -> Sequence[AssignedArray]: ...
+
+    def encode_assigned_steps(self, steps: NDArray[Any], previous: list[Slot]) -> list[list[Slot]]: ...
+
+
 def encode_assigned(
-    array: CompressedArray, numbers: NDArray[np.int64], read_items: Callable[[NDArray[np.int64]], NDArray[Any]]
+    array: AssignedArray, numbers: NDArray[np.int64], read_items: Callable[[NDArray[np.int64]], NDArray[Any]]
 ) -> NDArray[Any]:
     """Encode observations for their slots in an array, which does not change.
 
@@ -45,7 +72,7 @@ def encode_assigned(
     return references
 
 
-def store_assigned(array: CompressedArray, source: CompressedArray) -> NDArray[Any]:
+def store_assigned(array: AssignedArray, source: AssignedArray) -> NDArray[Any]:
     """Store the slots of another array for an array of the same shape, which does not change.
 
     :param source: an array with the same codec and layout
@@ -92,7 +119,7 @@ def _streams(numbers: NDArray[np.int64], n_envs: int) -> Iterator[NDArray[np.int
 
 
 def _encode_stream(
-    array: CompressedArray,
+    array: AssignedArray,
     numbers: NDArray[np.int64],
     positions: NDArray[np.int64],
     read_items: Callable[[NDArray[np.int64]], NDArray[Any]],
@@ -134,7 +161,7 @@ def _encode_stream(
 
 
 def _same_row_of_other(
-    array: CompressedArray, numbers: NDArray[np.int64], steps: NDArray[Any], is_new: NDArray[np.bool_]
+    array: AssignedArray, numbers: NDArray[np.int64], steps: NDArray[Any], is_new: NDArray[np.bool_]
 ) -> dict[int, list[Slot]]:
     """Return the slots that the other array of a stream has in the same row, for steps that continue only these.
 
@@ -169,7 +196,7 @@ def _with_byte_axis(items: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(items)[..., np.newaxis].view(np.uint8)
 
 
-def _slots_before(array: CompressedArray, numbers: NDArray[np.int64]) -> list[Slot]:
+def _slots_before(array: AssignedArray, numbers: NDArray[np.int64]) -> list[Slot]:
     """Return the slots of the row before some slots of one row, empty if one was not written."""
     n_envs = array.shape[1]
     if numbers[0] < n_envs or not array.slots.flags.writeable:
@@ -179,7 +206,7 @@ def _slots_before(array: CompressedArray, numbers: NDArray[np.int64]) -> list[Sl
 
 
 def _shared_slots(
-    array: CompressedArray, numbers: NDArray[np.int64], items: NDArray[Any]
+    array: AssignedArray, numbers: NDArray[np.int64], items: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Find observations in the other array of their stream.
 
@@ -199,7 +226,7 @@ def _shared_slots(
     return found, is_found
 
 
-def _neighbors(array: CompressedArray, numbers: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+def _neighbors(array: AssignedArray, numbers: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
     """Yield references to slots of the other array of a stream that may have the same observations.
 
     The next observation of a row is the observation of the following row, unless an episode ends.
