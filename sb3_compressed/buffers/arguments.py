@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from stable_baselines3.common.buffers import DictReplayBuffer, DictRolloutBuffer, ReplayBuffer, RolloutBuffer
+from stable_baselines3.common.buffers import (
+    DictReplayBuffer,
+    DictRolloutBuffer,
+    NStepReplayBuffer,
+    ReplayBuffer,
+    RolloutBuffer,
+)
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from sb3_compressed import buffers
 from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
@@ -38,14 +44,25 @@ FLAGS_OF_MODES: dict[StorageMode, set[str]] = {
 }
 
 
+#: SB3's classes, by whose names with a prefix the compressed ones are known.
+SB3_CLASSES = (
+    DictReplayBuffer, DictRolloutBuffer, HerReplayBuffer, NStepReplayBuffer, ReplayBuffer, RolloutBuffer
+)  # fmt: skip
+
+
 def parent_signature(cls: type, mixin: type) -> inspect.Signature:
-    """Return the constructor arguments of the classes after ``mixin`` in the bases of ``cls``, without ``self``.
+    """Return the constructor arguments of the classes after ``mixin`` in the bases of ``cls``, without ``self``."""
+    return _signature(cls.__mro__[cls.__mro__.index(mixin) + 1 :])
+
+
+def _signature(bases: Sequence[type]) -> inspect.Signature:
+    """Return the arguments of a class with these bases, itself the first one.
 
     A class that passes ``*args, **kwargs`` on, such as ``NStepReplayBuffer``, also takes its parent's arguments.
     """
     positional: list[inspect.Parameter] = []
     keyword_only: list[inspect.Parameter] = []
-    for base in cls.__mro__[cls.__mro__.index(mixin) + 1 :]:
+    for base in bases:
         if "__init__" not in vars(base):
             continue
         known = {parameter.name for parameter in (*positional, *keyword_only)}
@@ -72,7 +89,7 @@ def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs:
         hint = ""
         if unknown:
             hint = (
-                _classes_hint(unknown[0], cls, mixin)
+                _classes_hint(unknown[0], cls)
                 or suggest_argument(unknown[0], inspect.signature(cls).parameters)
                 or _sampler_hint(unknown[0], cls)
             )
@@ -115,13 +132,12 @@ def takes_dicts(cls: type) -> bool:
     return issubclass(cls, DictReplayBuffer | DictRolloutBuffer)
 
 
-def _classes_hint(argument: str, cls: type, mixin: type) -> str:
+def _classes_hint(argument: str, cls: type) -> str:
     """Return which compressed classes take an argument that ``cls`` does not, as the end of an error message."""
-    classes = [getattr(buffers, name) for name in buffers.__all__ if name.startswith("Compressed")]
-    takers = [each for each in classes if argument in parent_signature(each, mixin).parameters]
+    takers = [each for each in SB3_CLASSES if argument in _signature(each.__mro__).parameters]
     if not takers:
         return ""
-    names = [taker.__name__ for taker in takers]
+    names = [f"Compressed{taker.__name__}" for taker in takers]
     hint = f"; {', '.join(names)} {'takes' if len(names) == 1 else 'take'} it"
     if takes_dicts(cls) not in map(takes_dicts, takers):
         hint += f", for observation spaces that are {'not ' if takes_dicts(cls) else ''}Dict spaces"

@@ -6,19 +6,18 @@ works, but the class that loads it creates arrays of float32 again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from stable_baselines3.common.buffers import BaseBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.assignment import assign_values
-from sb3_compressed.common.spaces import space_dtype, space_parts, space_shape
+from sb3_compressed.common.spaces import Key, space_dtype, space_parts, space_shape
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_state import get_array, named_arrays, put_array
-
-if TYPE_CHECKING:
-    from sb3_compressed.buffers.base import CompressedBuffer
-    from sb3_compressed.buffers.storage_methods import StorageMethods
+from sb3_compressed.persistence.replay_ring import ReplayRing
 
 __all__ = ["Formats", "formats_of", "restore_formats"]
 
@@ -28,7 +27,7 @@ Formats = dict[str, tuple[tuple[int, ...], np.dtype[Any] | None]]
 NOT_SAVED = "nothing was saved, since it could not be loaded"
 
 
-def formats_of(buffer: CompressedBuffer) -> Formats:
+def formats_of(buffer: BaseBuffer | ReplayRing) -> Formats:
     """Return the formats of the arrays that a buffer has now."""
     return {
         name: (tuple(array.shape), array.dtype if isinstance(array, np.ndarray) else None)
@@ -36,31 +35,33 @@ def formats_of(buffer: CompressedBuffer) -> Formats:
     }
 
 
-def restore_formats(buffer: StorageMethods) -> None:
+def restore_formats(buffer: ReplayRing, formats: Formats, new_arrays: Mapping[Key, CompressedArray]) -> None:
     """Replace arrays that a load would not accept by those that the constructor creates, with the same values.
 
     Values are cast as SB3 does when a transition is added: rewards to float32, for example. Numbers in other forms
     become Python's numbers.
 
+    :param formats: those that a load accepts
+    :param new_arrays: an unwritten array for each key of compressed observations
     :raises StorageError: if an array has another shape, or values that its dtype does not contain, or is missing
     """
     buffer.pos, buffer.full = buffer.pos, buffer.full  # from a __dict__ that was updated
     if buffer.pos == buffer.buffer_size:  # a data set that fills the buffer
         buffer.pos, buffer.full = 0, True
-    if unknown := named_arrays(buffer).keys() - buffer._formats.keys():
+    if unknown := named_arrays(buffer).keys() - formats.keys():
         raise StorageError(f"{NOT_SAVED}: the buffer was constructed without {', '.join(sorted(unknown))}")
-    for key, array in buffer._new_arrays.items():
+    for key, array in new_arrays.items():
         part = space_parts(buffer.observation_space).get(key)
         if part is None or (array.item_shape, array.dtype) != (space_shape(part), space_dtype(part)):
             raise StorageError(f"{NOT_SAVED}: observation_space was replaced by one of other observations")
-    for name, (shape, dtype) in buffer._formats.items():
+    for name, (shape, dtype) in formats.items():
         given = get_array(buffer, name)
         own: Any
         if dtype is not None:
             is_own = isinstance(given, np.ndarray) and (given.shape, given.dtype) == (shape, dtype)
             own = None if is_own else np.zeros(shape, dtype)
         else:
-            unwritten = buffer._new_arrays[name.partition("/")[2] or None]
+            unwritten = new_arrays[name.partition("/")[2] or None]
             is_own = isinstance(given, CompressedArray) and given.shape == shape and given.has_same_format_as(unwritten)
             own = None if is_own else unwritten.new_sharing_frames()
         if own is None:

@@ -227,16 +227,12 @@ class CompressedBuffer(BaseBuffer):
             self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, dtype, num_threads=self.num_threads)
         return self._new_arrays[key].new_sharing_frames()
 
-    def _arrays(self) -> list[tuple[Key, Any]]:
-        """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
-        return buffer_state.observation_arrays(self)
-
     def __repr__(self) -> str:
         statistics = statistics_of(self)
         n = max(statistics.transitions, 1)
         streams = [
             f"{'' if key is None else f'{key}: '}{_describe_storage(array)}"
-            for key, array in dict(self._arrays()).items()
+            for key, array in dict(buffer_state.observation_arrays(self)).items()
         ]
         return (
             f"<{type(self).__name__}: {statistics.transitions:,} of {self.buffer_size * self.n_envs:,} transitions, "
@@ -247,7 +243,7 @@ class CompressedBuffer(BaseBuffer):
     @property
     def observations_nbytes(self) -> int:
         """The memory of all observations in bytes, with Python's overhead; shared payloads count once."""
-        arrays = self._arrays()
+        arrays = buffer_state.observation_arrays(self)
         nbytes: int = sum(array.nbytes for _, array in arrays if not isinstance(array, CompressedArray))
         for key in {key: None for key, array in arrays if isinstance(array, CompressedArray)}:
             same = [array for other, array in arrays if other == key]  # which share payloads
@@ -267,7 +263,9 @@ class CompressedBuffer(BaseBuffer):
             self._plans[key].estimated_nbytes(array.shape[0], array.shape[1], array.dtype)
             for key, array in self._new_arrays.items()
         )
-        expected += sum(array.nbytes for _, array in self._arrays() if not isinstance(array, CompressedArray))
+        expected += sum(
+            array.nbytes for _, array in buffer_state.observation_arrays(self) if not isinstance(array, CompressedArray)
+        )
         expected += sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
         warn_of_estimate(expected)
 

@@ -8,16 +8,18 @@ import warnings
 from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from sb3_compressed.buffers.array_formats import formats_of
+from sb3_compressed.buffers.array_formats import Formats, formats_of
 from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.buffers.mixed_checkpoint import is_mixed
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.persistence.buffer_repair import repair_store
+from sb3_compressed.persistence.buffer_repair import RepairReport, repair_store
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
+from sb3_compressed.persistence.checkpoint import CheckpointHistory
+from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.restoring import load_into, require_buffer
 from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.samplers.config import sampler_from_config
@@ -27,12 +29,22 @@ from sb3_compressed.storage.log import has_log, log_fingerprint, require_log
 from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 
-if TYPE_CHECKING:
-    from sb3_compressed.buffers.storage_methods import StorageMethods
-
 __all__ = ["buffer_from_store", "open_to_load"]
 
-_Buffer = TypeVar("_Buffer", bound="StorageMethods")
+
+class LoadedBuffer(ReplayRing, Protocol):
+    """What is used of a :class:`.CompressedReplay` that is constructed from a folder."""
+
+    repair_report: RepairReport | None
+    _formats: Formats
+
+    def __init__(self, **arguments: Any) -> None: ...
+
+    @property
+    def _checkpoints(self) -> CheckpointHistory: ...
+
+
+_Buffer = TypeVar("_Buffer", bound=LoadedBuffer)
 
 #: Arguments that a folder must not contain: those of an untrusted one could make the buffer write to other folders.
 NOT_FROM_FOLDERS = STORAGE_ARGUMENTS | {"device", "env", "num_threads"}
@@ -124,7 +136,7 @@ def buffer_from_store(
     return buffer
 
 
-def _stored_arguments(cls: type[StorageMethods], store: ArrayStore, given: Collection[str]) -> dict[str, Any]:
+def _stored_arguments(cls: type[LoadedBuffer], store: ArrayStore, given: Collection[str]) -> dict[str, Any]:
     """Return the arguments for the constructor of a class that a store contains.
 
     :param given: names of arguments that are overridden
@@ -192,7 +204,7 @@ def _construct(cls: type[_Buffer], store: ArrayStore, stored: Mapping[str, Any],
         raise CorruptStorage(f"{store.log.folder}: no {cls.__name__} can be constructed from it: {error}") from error
 
 
-def _is_valid(cls: type[StorageMethods], stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+def _is_valid(cls: type[LoadedBuffer], stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     """Return whether a small buffer can be constructed with stored arguments, and only those given that it requires."""
     required = {name: given[name] for name in ("env", "observation_space", "action_space") if name in given}
     with warnings.catch_warnings():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,39 @@ from sb3_compressed.buffers.observations import encode_observations, encode_step
 from sb3_compressed.buffers.validation import kinds_of_step, validated_timeouts
 from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.tree_map import leaves, tree_map
-
-if TYPE_CHECKING:
-    from sb3_compressed.buffers.replay import CompressedReplay
+from sb3_compressed.persistence.buffer_storage import BufferStorage
+from sb3_compressed.persistence.replay_ring import ReplayRing
 
 __all__ = ["CHUNK_STEPS", "Steps", "add_steps", "infos_of", "steps_of"]
 
 #: The most bytes of observations, without the next ones, that are encoded in one call, and the most steps.
 CHUNK_NBYTES, CHUNK_STEPS = 4_000_000, 32
+
+
+class ExtendedBuffer(ReplayRing, Protocol):
+    """What is used of a :class:`.CompressedReplay` that steps are added to."""
+
+    handle_timeout_termination: bool
+    copy_info_dict: bool
+    _storage: BufferStorage | None
+    _validated_kinds: tuple[Any, ...] | None
+
+    @property
+    def _adds_each_step(self) -> bool: ...
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None: ...
+
+    def joint_commit(self, n_steps: int) -> AbstractContextManager[None]: ...
+
+    def _validate_step(
+        self, kinds: tuple[Any, ...] | None, observations: tuple[Any, ...], others: tuple[Any, ...]
+    ) -> tuple[Any, ...]: ...
+
+    def _validated_arguments(self, *given: Any) -> tuple[Any, ...]: ...
+
+    def _write_steps(
+        self, n_steps: int, encoded: list[Any], action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
+    ) -> None: ...
 
 
 class Steps(NamedTuple):
@@ -43,7 +68,7 @@ class Steps(NamedTuple):
         return Steps(*[None if field is None else tree_map(lambda part: part[index], field) for field in self])
 
 
-def add_steps(buffer: CompressedReplay, given: Steps, infos: Sequence[Any] | None) -> None:
+def add_steps(buffer: ExtendedBuffer, given: Steps, infos: Sequence[Any] | None) -> None:
     """Add many steps, see :meth:`.CompressedReplay.extend`, whose arguments these are."""
     steps, n_steps = steps_of(buffer, given, infos)
     if not n_steps:
@@ -68,7 +93,7 @@ def add_steps(buffer: CompressedReplay, given: Steps, infos: Sequence[Any] | Non
                     buffer.add(*steps.at(step)[:-1], infos_of(buffer.n_envs, step, infos, steps.timeouts))
 
 
-def steps_of(buffer: CompressedReplay, given: Steps, infos: Sequence[Any] | None) -> tuple[Steps, int]:
+def steps_of(buffer: ExtendedBuffer, given: Steps, infos: Sequence[Any] | None) -> tuple[Steps, int]:
     """Return the arguments of :meth:`.CompressedReplay.extend` as arrays, and the number of steps; validate infos.
 
     :raises ValueError: if they have different numbers of steps, or infos do not fit
@@ -82,7 +107,7 @@ def steps_of(buffer: CompressedReplay, given: Steps, infos: Sequence[Any] | None
 
 
 def _timeouts_of_steps(
-    buffer: CompressedReplay, infos: Sequence[Any] | None, timeouts: Any, n_steps: int
+    buffer: ExtendedBuffer, infos: Sequence[Any] | None, timeouts: Any, n_steps: int
 ) -> NDArray[np.bool_] | None:
     """Validate info dicts and time limits; return the latter, ``None`` if the buffer does not store them.
 
@@ -126,7 +151,7 @@ def infos_of(n_envs: int, step: int, infos: Sequence[Any] | None, timeouts: NDAr
     return [{"TimeLimit.truncated": bool(each)} for each in ended]
 
 
-def _is_valid_at_once(buffer: CompressedReplay, step: Steps, n_steps: int) -> bool:
+def _is_valid_at_once(buffer: ExtendedBuffer, step: Steps, n_steps: int) -> bool:
     """Return whether the first one of many steps is valid as it is, and so all, which have its types and shapes.
 
     :raises ValueError: if it is not valid
@@ -146,7 +171,7 @@ def _is_valid_at_once(buffer: CompressedReplay, step: Steps, n_steps: int) -> bo
     return is_complete and all([part.size for part in leaves(each)] == n_values for each in (obs, next_obs))
 
 
-def _add_at_once(buffer: CompressedReplay, steps: Steps) -> None:
+def _add_at_once(buffer: ExtendedBuffer, steps: Steps) -> None:
     """Add valid steps, some of them in each call of the codecs."""
     n_steps = len(steps.reward)
     step_nbytes = max(sum(part.nbytes for part in leaves(steps.at(0).obs)), 1)
@@ -158,7 +183,7 @@ def _add_at_once(buffer: CompressedReplay, steps: Steps) -> None:
         first += n
 
 
-def _add_chunk(buffer: CompressedReplay, steps: Steps, n_steps: int) -> None:
+def _add_chunk(buffer: ExtendedBuffer, steps: Steps, n_steps: int) -> None:
     """Add steps that do not wrap around."""
     obs, next_obs, action, reward, done, timeouts = steps.at(0) if n_steps == 1 else steps
     encode = encode_observations if n_steps == 1 else encode_steps

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from stable_baselines3.common.buffers import BaseBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, tables_nbytes
 from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.common.spaces import Key
-
-if TYPE_CHECKING:
-    from stable_baselines3.common.buffers import BaseBuffer
-
-    from sb3_compressed.buffers.base import CompressedBuffer
+from sb3_compressed.persistence.buffer_state import observation_arrays, raw_observations_nbytes
 
 __all__ = ["BufferStatistics", "buffer_statistics", "statistics_of"]
 
@@ -95,15 +92,15 @@ def buffer_statistics(buffer: BaseBuffer | None, max_slots: int = 8192) -> Buffe
     :raises TypeError: if it is not a buffer of this package
     """
     described: Any = getattr(buffer, "online", buffer)
-    if not hasattr(described, "_arrays"):
+    if not hasattr(described, "_batch_pool"):
         raise TypeError(f"buffer_statistics is for compressed buffers, got a {type(described).__name__}")
-    return statistics_of(described, max_slots)
+    return replace(statistics_of(described, max_slots), batch_memory_nbytes=described._batch_pool.nbytes)
 
 
-def statistics_of(buffer: CompressedBuffer, max_slots: int = 8192) -> BufferStatistics:
-    """Return the current size of a compressed buffer; see :func:`buffer_statistics`."""
+def statistics_of(buffer: BaseBuffer, max_slots: int = 8192) -> BufferStatistics:
+    """Return the current size of a compressed buffer, as :func:`buffer_statistics` but without memory of batches."""
     by_key: dict[Key, list[Any]] = {}
-    for key, array in buffer._arrays():
+    for key, array in observation_arrays(buffer):
         by_key.setdefault(key, []).append(array)
     filled = buffer.size() / max(buffer.buffer_size, 1)
     parts = [_part(arrays, buffer, filled, max_slots) for arrays in by_key.values()]
@@ -114,7 +111,7 @@ def statistics_of(buffer: CompressedBuffer, max_slots: int = 8192) -> BufferStat
         array for array in vars(buffer).values() if isinstance(array, np.ndarray) and id(array) not in observations
     ]
     others_nbytes = filled * sum(array.nbytes for array in others)
-    raw_nbytes = filled * buffer.raw_observations_nbytes
+    raw_nbytes = filled * raw_observations_nbytes(buffer)
     is_in_memory = getattr(buffer, "is_in_memory", True)
     full = sum(  # of a folder, the tables are in memory, and do not grow
         _full_nbytes(arrays, part, filled) if is_in_memory else part.nbytes
@@ -128,14 +125,13 @@ def statistics_of(buffer: CompressedBuffer, max_slots: int = 8192) -> BufferStat
         payload_nbytes=round(payload),
         frames=round(sum(part.n_frames for part in parts)),
         stored_frames=round(sum(part.n_payloads for part in parts)),
-        batch_memory_nbytes=buffer._batch_pool.nbytes,
         loaded_memory_nbytes=round(sum(part.loaded_nbytes for part in parts) + others_nbytes),
         raw_memory_nbytes=round(raw_nbytes + others_nbytes),
         full_memory_nbytes=round(full + sum(array.nbytes for array in others)) if filled else 0,
     )
 
 
-def _part(arrays: Sequence[Any], buffer: CompressedBuffer, filled: float, max_slots: int) -> MemoryEstimate:
+def _part(arrays: Sequence[Any], buffer: BaseBuffer, filled: float, max_slots: int) -> MemoryEstimate:
     """Return the size of the observations and, if there are any, next observations of one key.
 
     :param filled: fraction of the buffer that is written
@@ -169,7 +165,7 @@ def _full_nbytes(arrays: Sequence[Any], part: MemoryEstimate, filled: float) -> 
     return fixed + (part.nbytes - fixed) / filled if filled else fixed
 
 
-def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: CompressedBuffer) -> bool:
+def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: BaseBuffer) -> bool:
     """Return whether a codec of a buffer is among others; those that were read from a folder are other objects."""
     if any(codec is other for other in codecs):
         return True
@@ -177,7 +173,7 @@ def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: C
     return is_on_disk and codec_digest(codec) in map(codec_digest, codecs)
 
 
-def _written(buffer: CompressedBuffer) -> tuple[int, int]:
+def _written(buffer: BaseBuffer) -> tuple[int, int]:
     """Return the oldest row and the number of written rows from there on, around the end of the ring."""
     # With optimize_memory_usage, the row after the newest contains its next observations.
     n_more = int(bool(getattr(buffer, "optimize_memory_usage", False)) and buffer.size() > 0)

@@ -112,7 +112,7 @@ class StorageMethods(SamplerMethods):
         if self._storage is not None and self._storage.folder.resolve() == path.resolve():
             self.flush()
             return
-        restore_formats(self)
+        restore_formats(self, self._formats, self._new_arrays)
         self._checkpoints.save(self, path, overwrite=overwrite)
 
     def save_latest(self, folder: str | PathLike[str]) -> None:

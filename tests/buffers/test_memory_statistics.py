@@ -16,6 +16,7 @@ from sb3_compressed import (
     CompressedRolloutBuffer,
     buffer_statistics,
 )
+from sb3_compressed.persistence.buffer_state import observation_arrays
 from sb3_compressed.storage.array_store import ArrayStore
 
 SIZE = 300  # rows, fewer than are recorded
@@ -39,7 +40,7 @@ def test_statistics_of_images_in_memory_are_correct(stream: Stream, n_steps: int
     assert found.observations_nbytes == buffer.observations_nbytes
     assert found.memory_nbytes == round(buffer.observations_nbytes + others_nbytes(buffer) * rows / SIZE)
     codec = buffer.observations.codec  # may have been trained after the last payload
-    tables = [array.slots for _, array in buffer._arrays()]
+    tables = [array.slots for _, array in observation_arrays(buffer)]
     is_used = any(codec is used for used in buffer.observations.store.codecs(*tables))
     assert found.loaded_memory_nbytes == found.memory_nbytes + (0 if is_used else codec.nbytes)
     assert found.raw_observations_nbytes == buffer.raw_observations_nbytes * rows // SIZE
