@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch as th
@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.type_aliases import TensorDict
 
+from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.sequence_reading import SequenceObservations, Steps, clear_padding, read_sequences
 from sb3_compressed.buffers.arguments import warn_of_time_limits
-from sb3_compressed.buffers.tensors import output_tensors, tensor_converter
+from sb3_compressed.buffers.tensors import ConvertingBuffer, OutputDtype, output_tensors, tensor_converter
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.samplers.sequence_draw import (
     EpisodeRing,
     SequenceDraw,
@@ -66,13 +68,20 @@ class SequenceSamples(NamedTuple):
     indices: NDArray[np.int64]
 
 
-def sample_sequences(
-    buffer: Any, batch_size: int, shape: SequenceShape, env: Any = None, *, with_next: bool, as_views: bool
-) -> SequenceSamples:
-    """Sample sequences; see :meth:`.CompressedReplay.sample_sequences`.
+class SequenceBuffer(ReplayRing, ConvertingBuffer, Protocol):
+    """What is used of a :class:`.CompressedReplay` that sequences are sampled from."""
 
-    :param buffer: a :class:`.CompressedReplay`
-    """
+    handle_timeout_termination: bool
+    output_dtype: OutputDtype
+    normalize_images: bool
+    _batch_pool: BatchPool
+    _has_warned_of_time_limits: bool
+
+
+def sample_sequences(
+    buffer: SequenceBuffer, batch_size: int, shape: SequenceShape, env: Any = None, *, with_next: bool, as_views: bool
+) -> SequenceSamples:
+    """Sample sequences; see :meth:`.CompressedReplay.sample_sequences`."""
     _validate(buffer, batch_size, shape)
     empty = buffer._batch_pool.begin_batch(buffer.device.type)
     drawn = _draw(buffer, shape, batch_size)
@@ -123,7 +132,7 @@ def sample_sequences(
     )
 
 
-def _validate(buffer: Any, batch_size: int, shape: SequenceShape) -> None:
+def _validate(buffer: SequenceBuffer, batch_size: int, shape: SequenceShape) -> None:
     for name, value, least in (
         ("batch_size", batch_size, 1), ("length", shape.length, 1), ("burn_in", shape.burn_in, 0),
         ("stride", shape.stride, 1),
@@ -140,7 +149,7 @@ def _validate(buffer: Any, batch_size: int, shape: SequenceShape) -> None:
         )
 
 
-def _draw(buffer: Any, shape: SequenceShape, batch_size: int) -> SequenceDraw:
+def _draw(buffer: SequenceBuffer, shape: SequenceShape, batch_size: int) -> SequenceDraw:
     ring, bound = episode_ring(buffer), buffer.bound_sampler
     if bound is None:
         return draw_uniformly(ring, shape, batch_size)
@@ -151,12 +160,12 @@ def _draw(buffer: Any, shape: SequenceShape, batch_size: int) -> SequenceDraw:
     return drawn._replace(weights=weights)
 
 
-def is_normalized_by_user(buffer: Any) -> bool:
+def is_normalized_by_user(buffer: ConvertingBuffer) -> bool:
     """Return whether a subclass normalizes observations in its own way."""
     return bool(buffer._normalize_obs is not BaseBuffer._normalize_obs)
 
 
-def episode_ring(buffer: Any) -> EpisodeRing:
+def episode_ring(buffer: ReplayRing) -> EpisodeRing:
     """Return the transitions of a buffer that can be in a sequence."""
     n_rows, pos, full = buffer.buffer_size, buffer.pos, buffer.full
     oldest, n_ages = (pos, n_rows) if full else (0, pos)
@@ -166,7 +175,7 @@ def episode_ring(buffer: Any) -> EpisodeRing:
 
 
 def _to_tensors(
-    buffer: Any,
+    buffer: SequenceBuffer,
     read: dict[Any, SequenceObservations],
     steps: Steps,
     stop: NDArray[np.int64],
@@ -193,7 +202,7 @@ def _to_tensors(
     return tensors
 
 
-def _normalized(buffer: Any, values: dict[Any, NDArray[Any]], env: Any) -> dict[Any, NDArray[Any]]:
+def _normalized(buffer: ConvertingBuffer, values: dict[Any, NDArray[Any]], env: Any) -> dict[Any, NDArray[Any]]:
     """Return observations ``(batch, time, *obs_shape)`` as SB3 normalizes them."""
     flat: Any = {key: value.reshape(-1, *value.shape[2:]) for key, value in values.items()}
     flat = buffer._normalize_obs(flat.get(None, flat), env)

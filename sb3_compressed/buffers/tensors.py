@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch as th
 from gymnasium import spaces
@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays.batch_pool import ALIGNMENT
 
-__all__ = ["OutputDtype", "output_tensors", "tensor_converter"]
+__all__ = ["ConvertingBuffer", "OutputDtype", "output_tensors", "tensor_converter"]
 
 OutputDtype = Literal["raw", "float"]
 
@@ -27,8 +27,21 @@ NORMALIZE_OBS, NORMALIZE_REWARD = BaseBuffer._normalize_obs, BaseBuffer._normali
 TO_TORCH = BaseBuffer.to_torch
 
 
+class ConvertingBuffer(Protocol):
+    """What :func:`tensor_converter` uses of a buffer: SB3's methods, or those of a user's class."""
+
+    device: th.device
+
+    def to_torch(self, array: NDArray[Any], copy: bool = True) -> th.Tensor:
+        """Return an array as a tensor on the device."""
+
+    def _normalize_obs(self, obs: Any, env: VecNormalize | None = None) -> Any: ...
+
+    def _normalize_reward(self, reward: Any, env: VecNormalize | None = None) -> Any: ...
+
+
 def tensor_converter(
-    buffer: BaseBuffer, env: VecNormalize | None = None, *, copy: bool = False
+    buffer: ConvertingBuffer, env: VecNormalize | None = None, *, copy: bool = False
 ) -> Callable[[NDArray[Any]], th.Tensor]:
     """Return what turns the arrays of a batch into tensors: SB3's ``to_torch``, without its copy where it can be.
 
