@@ -26,6 +26,7 @@ __all__ = [
     "bind_parent_arguments",
     "merge_codec_kwargs",
     "parent_signature",
+    "require_drawn_by_parent",
     "require_storable",
     "storage_mode_of",
     "suggest_argument",
@@ -219,6 +220,27 @@ def require_storable(cls: type, storage: Any, mode: StorageMode) -> None:
         raise StorageError(f"storage_mode must be one of {get_args(StorageMode)}, got {mode!r}")
     if storage == "memory":
         raise StorageError(f"storage_mode={mode!r} is for storage=<folder>, got storage='memory'")
+
+
+def require_drawn_by_parent(cls: type, mixin: type) -> None:
+    """Raise if a class of replay buffers draws transitions in its own way, which a sampler cannot replace.
+
+    :raises TypeError: then
+    """
+    order = cls.__mro__
+    parent = next(base for base in order[order.index(mixin) + 1 :] if "sample" in vars(base))
+    if parent.__module__.partition(".")[0] != "stable_baselines3":
+        raise TypeError(
+            f"a sampler replaces {parent.__name__}.sample, which {cls.__name__} inherits; override "
+            "_samples_at instead, or pass sampler='uniform'"
+        )
+    owner = next(base for base in order if "_get_samples" in vars(base))
+    if not owner.__module__.startswith(f"{__package__}."):
+        raise TypeError(
+            f"a sampler chooses rows and environments, and {owner.__name__}._get_samples receives rows only: "
+            "override _samples_at(self, rows, envs, env=None) instead, which is called with and without a sampler, "
+            "or pass sampler='uniform'"
+        )
 
 
 def merge_codec_kwargs(compression_kwargs: Mapping[str, Any] | None, kwargs: dict[str, Any]) -> dict[str, Any] | None:

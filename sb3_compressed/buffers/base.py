@@ -55,7 +55,7 @@ from sb3_compressed.common.spaces import Key
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.errors import ObservationSpaceError
 from sb3_compressed.persistence import buffer_state
-from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageLocation, StorageMode
+from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import Sampler
 
 __all__ = ["CompressedBuffer", "Methods"]
@@ -179,12 +179,8 @@ class CompressedBuffer(BaseBuffer):
         self._batch_pool = BatchPool()
         for array in self._new_arrays.values():
             array.prepare()  # rather than at the first step of the training
-        self._set_sampler(sampler)
         warn_of_prefetch(prefetch)
-        if on_disk:
-            ring: Any = self  # only replay buffers are stored in folders
-            ring._storage = BufferStorage.open(ring, storage, storage_mode)
-            ring.repair_report = ring._storage.repair_report
+        self._set_sampler_and_storage(sampler, storage, storage_mode)
         self._formats = formats_of(self)
         if not on_disk:
             self._warn_of_memory()
@@ -193,8 +189,10 @@ class CompressedBuffer(BaseBuffer):
         """Call the constructor of the parent class."""
         super().__init__(**arguments)
 
-    def _set_sampler(self, sampler: str | Sampler) -> None:
-        """Select which transitions a batch consists of.
+    def _set_sampler_and_storage(
+        self, sampler: str | Sampler, storage: StorageLocation, storage_mode: StorageMode
+    ) -> None:
+        """Select which transitions a batch consists of, and where observations are stored.
 
         :raises ValueError: if the sampler is unknown, or the buffer returns each transition once
         """

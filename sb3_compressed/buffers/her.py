@@ -14,7 +14,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.buffers.validation import validate_integer
-from sb3_compressed.buffers.weighted_samples import weighted_samples
+from sb3_compressed.buffers.weighted_samples import weighted_samples, weights_and_indices
 from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.samplers import Draw
@@ -95,14 +95,12 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
             self.flush()
 
     def _validate_sampling(self, batch_size: Any) -> None:
-        validate_integer("batch_size", batch_size, 0)  # SB3 raises a clear error until the first episode is over
-
-    def _require_transitions(self, batch_size: int) -> None:
-        if not self.ep_length.any():
+        validate_integer("batch_size", batch_size, 0)
+        if not self.ep_length.any():  # the first episode is not over
             HerReplayBuffer.sample(self, batch_size)  # raises SB3's error
 
     def _draw(self, batch_size: int) -> Draw:
-        self._require_transitions(batch_size)
+        self._validate_sampling(batch_size)
         return super()._draw(batch_size)
 
     def _in_batch_order(self, draw: Draw) -> Draw:
@@ -124,7 +122,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         if n_virtual:
             parts.append(self._get_virtual_samples(rows[n_real:], envs[n_real:], env))
         samples = parts[0] if len(parts) == 1 else type(parts[0])(*map(_concatenated, *parts))
-        return weighted_samples(self._output(samples), *self._weights_and_indices(draw))
+        return weighted_samples(self._output(samples), *weights_and_indices(draw, self.device))
 
 
 def _concatenated(first: Any, second: Any) -> Any:

@@ -20,10 +20,10 @@ from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.arguments import warn_of_prefetch
 from sb3_compressed.buffers.mixed_checkpoint import MixedManifest, new_parts, part_folder
 from sb3_compressed.buffers.mixed_source import MixedSource
+from sb3_compressed.buffers.n_step import CompressedNStepReplayBuffer
 from sb3_compressed.buffers.replay import (
     CLASSES,
     CompressedDictReplayBuffer,
-    CompressedNStepReplayBuffer,
     CompressedReplay,
     CompressedReplayBuffer,
 )

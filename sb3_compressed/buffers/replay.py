@@ -1,25 +1,32 @@
 """Compressed replay buffers: ``add``, ``extend``, ``sample`` and ``_get_samples`` of all, and the plain classes.
 
-Those with n-step returns are in :mod:`.n_step`, those with hindsight replay in :mod:`.her`; what all of them do with
-samplers is in :mod:`.sampler_methods`, with folders in :mod:`.storage_methods`.
+Those with n-step returns are in :mod:`.n_step`, those with hindsight replay in :mod:`.her`. A sampler is a
+:class:`.BoundSampler`, and a folder a :class:`.BufferStorage`, or with its checkpoints a :class:`.CheckpointHistory`.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+import torch as th
+from numpy.typing import ArrayLike, NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.buffers.allocation import begin_allocation
-from sb3_compressed.buffers.base import Methods
+from sb3_compressed.buffers.arguments import require_drawn_by_parent
+from sb3_compressed.buffers.array_formats import restore_formats
+from sb3_compressed.buffers.base import CompressedBuffer, Methods
+from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.buffers.extend import Steps, add_steps
 from sb3_compressed.buffers.observations import (
     as_indices,
@@ -28,19 +35,29 @@ from sb3_compressed.buffers.observations import (
     take,
     write_observations,
 )
-from sb3_compressed.buffers.storage_methods import StorageMethods
+from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
 from sb3_compressed.buffers.tensors import tensor_converter
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
     kinds_of_step,
+    validate_integer,
     validate_numbers,
     validate_observations,
     validate_per_env,
     validated_timeouts,
 )
+from sb3_compressed.buffers.weighted_samples import weighted_samples, weights_and_indices
 from sb3_compressed.common.interrupts import deferred_interrupts
+from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
+from sb3_compressed.errors import BufferNotReady, StorageError
+from sb3_compressed.persistence.buffer_repair import RepairReport
+from sb3_compressed.persistence.buffer_storage import BufferStorage, StorageLocation, StorageMode
+from sb3_compressed.persistence.checkpoint import CheckpointHistory
+from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler, get_sampler
 from sb3_compressed.samplers.bound_sampler import BoundSampler
+from sb3_compressed.samplers.episode_table import EpisodeTable
+from sb3_compressed.samplers.sequence_draw import Pad, SequenceShape
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -71,7 +88,7 @@ class Transitions(NamedTuple):
     discounts: NDArray[Any] | None = None
 
 
-class CompressedReplay(StorageMethods):
+class CompressedReplay(CompressedBuffer):
     """Mixin of compressed replay buffers; it precedes SB3's class in the bases.
 
     Every class accepts ``optimize_memory_usage=True``, also with ``handle_timeout_termination=True``, which SB3
@@ -80,6 +97,9 @@ class CompressedReplay(StorageMethods):
     ``handle_timeout_termination=False``, and only where SB3's class supports it.
     """
 
+    optimize_memory_usage: bool
+    dones: NDArray[np.float32]
+    timeouts: NDArray[np.float32]
     handle_timeout_termination: bool
     copy_info_dict: bool = False  # only SB3's hindsight buffer sets it
 
@@ -92,12 +112,37 @@ class CompressedReplay(StorageMethods):
 
     _observation_attributes = ("observations", "next_observations")
 
+    #: See :attr:`bound_sampler`.
+    _bound_sampler: BoundSampler | None = None
+    #: The folder that observations are stored in, ``None`` for a buffer in memory.
+    _storage: BufferStorage | None = None
+    #: What was excluded when the buffer was loaded or resumed with a repair, ``None`` without one.
+    repair_report: RepairReport | None = None
+    _has_warned_of_time_limits = False
+
     def _construct_parent(self, arguments: dict[str, Any]) -> None:
         handles_timeouts = arguments.get("handle_timeout_termination", True)
         if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
             arguments = {**arguments, "optimize_memory_usage": False}
         begin_allocation(self)
         super()._construct_parent(arguments)
+
+    def _set_sampler_and_storage(
+        self, sampler: str | Sampler, storage: StorageLocation, storage_mode: StorageMode
+    ) -> None:
+        if (configured := get_sampler(sampler)) is not None:
+            require_drawn_by_parent(type(self), CompressedBuffer)
+            self._bound_sampler = BoundSampler(configured, self.buffer_size, self.n_envs)
+            configured.prepare()  # rather than at the first step of the training
+        if storage != "memory":
+            self._storage = BufferStorage.open(self, storage, storage_mode)
+            self.repair_report = self._storage.repair_report
+
+    def reset(self) -> None:
+        """Remove all transitions, as SB3's buffer does."""
+        super().reset()
+        if self._bound_sampler is not None:  # now: after many new steps, nothing shows that there was a reset
+            self._bound_sampler.catch_up(self)
 
     # -- adding ----------------------------------------------------------------------------------------------
 
@@ -346,6 +391,276 @@ class CompressedReplay(StorageMethods):
             None if discounts is None else convert(discounts),
         )
 
+    def _samples_of(self, draw: Draw, env: VecNormalize | None) -> Any:
+        """Return the batch of transitions that a sampler has drawn.
+
+        :param draw: flat indices of the transitions, and their weights
+        """
+        samples = self._samples_at(*np.divmod(draw.indices, self.n_envs), env)
+        return weighted_samples(self._output(samples), *weights_and_indices(draw, self.device))
+
+    def _draw(self, batch_size: int) -> Draw:
+        """Draw the transitions of a batch with the sampler."""
+        bound = self._bound_sampler
+        assert bound is not None
+        return self._in_batch_order(bound.draw(self, batch_size))
+
+    def _in_batch_order(self, draw: Draw) -> Draw:
+        """Return the transitions of a batch in the order of the batch."""
+        return draw
+
+    def _validate_sampling(self, batch_size: Any) -> None:
+        """Raise if no batch of that size can be sampled."""
+        validate_integer("batch_size", batch_size, 0)
+        if batch_size == 0:
+            return
+        if self.size() == 0:
+            raise BufferNotReady("cannot sample from an empty buffer: add transitions first")
+        if self.full and self.buffer_size == 1 and self.optimize_memory_usage:
+            raise BufferNotReady(
+                "cannot sample from a buffer of one row with optimize_memory_usage=True, which reserves one row; "
+                "increase buffer_size"
+            )
+
+    def sample_sequences(
+        self,
+        batch_size: int,
+        length: int,
+        burn_in: int = 0,
+        stride: int = 1,
+        pad: Pad = "none",
+        env: Any = None,
+        *,
+        next_observations: bool = True,
+        as_views: bool = False,
+    ) -> SequenceSamples:
+        """Sample sequences of consecutive transitions, each within one episode.
+
+        Each possible sequence has the same probability, or with a sampler, that of its first transition after the
+        burn-in. Random numbers are from ``np.random``. The time it takes does not depend on the size of the buffer,
+        unless nearly all episodes are shorter than ``length``. Buffers with n-step returns and hindsight replay return
+        the transitions as they were added. With ``handle_timeout_termination=False``, the buffer does not know where
+        time limits end episodes, so that sequences continue into the next one there; a warning says so.
+
+        :param batch_size: number of sequences, at least 1
+        :param length: transitions of a sequence to train on, at least 1
+        :param burn_in: transitions before them, from which a recurrent network computes its state (R2D2,
+            https://openreview.net/forum?id=r1lyTjAqYX). At the beginning of an episode they are padding
+        :param stride: sequences begin at the first transition of each episode, at every ``stride``-th row of the
+            buffer, and with ``pad="none"`` also where they end with their episode. Other libraries call it period
+        :param pad: what to do where an episode has fewer transitions. ``"none"``: only complete sequences are drawn;
+            ``"end"``: sequences begin at any transition, and are padded with zeros after the end of the episode
+        :param env: a ``VecNormalize`` to normalize observations and rewards with
+        :param next_observations: whether to return next observations
+        :param as_views: whether to return stacked observations as views of shared frames, if their frames lie so that
+            that is possible: the tensors must not be written to, and their steps that are padding may contain frames
+            of others. With four stacked frames, observations take about a quarter of the memory
+        :raises BufferNotReady: if there is no such sequence yet
+        :raises ValueError: if an argument is out of range, or longer than the buffer
+        :raises TypeError: if one is not an integer
+        :raises CorruptPayload: if a payload is damaged; the error names its slot
+        """
+        shape = SequenceShape(length, burn_in, stride, pad)
+        return sample_sequences(self, batch_size, shape, env, with_next=next_observations, as_views=as_views)
+
+    # -- samplers --------------------------------------------------------------------------------------------
+
+    @property
+    def sampler(self) -> Sampler | None:
+        """The sampler of this buffer, ``None`` for SB3's own sampling."""
+        return None if self._bound_sampler is None else self._bound_sampler.sampler
+
+    @property
+    def bound_sampler(self) -> BoundSampler | None:
+        """The sampler with the transitions that it may draw, ``None`` for SB3's own sampling."""
+        return self._bound_sampler
+
+    @property
+    def episodes(self) -> EpisodeTable | None:
+        """The episodes of hindsight replay, ``None`` for other buffers."""
+        return EpisodeTable.among(vars(self))
+
+    @property
+    def n_skipped_updates(self) -> int:
+        """How many updates :meth:`update_priorities` skipped since their transitions could not be drawn any more."""
+        return 0 if self._bound_sampler is None else self._bound_sampler.n_skipped_updates
+
+    def update_priorities(self, indices: ArrayLike | th.Tensor, td_errors: ArrayLike | th.Tensor) -> int:
+        """Update the priorities of transitions after a training step; return how many were skipped.
+
+        Update them before the next ``add``, which may overwrite them. Those that may not be drawn any more, such as
+        episodes of hindsight replay that were overwritten in part, are skipped. Of equal indices, the last value
+        counts.
+
+        :param indices: ``indices`` of a batch, ``(n,)``
+        :param td_errors: TD errors of these transitions, ``(n,)`` or ``(n, 1)``; their signs are ignored
+        :raises ValueError: if shapes differ, a TD error is not finite, or an index is out of range
+        :raises TypeError: if the buffer's sampler has no priorities
+        """
+        if self._bound_sampler is None:
+            raise TypeError("update_priorities() is for buffers with a sampler, such as sampler='prioritized'")
+        return self._bound_sampler.update(self, indices, td_errors)
+
+    def iterate(
+        self, batch_size: int, epochs: int = 1, *, env: VecNormalize | None = None, resume: bool = False
+    ) -> Iterator[Any]:
+        """Iterate over batches that together contain each transition once an epoch, in random order.
+
+        For ``sampler="without-replacement"``. The last batch of an epoch is smaller, where the number of transitions
+        is no multiple of ``batch_size``. Transitions that are added meanwhile are in the next epoch, and those that are
+        overwritten before their batch are left out. :meth:`sample` continues the same epoch.
+
+        :param batch_size: number of transitions of a batch, at least 1
+        :param epochs: number of epochs
+        :param env: a ``VecNormalize`` to normalize observations and rewards with
+        :param resume: whether to continue an epoch that has transitions left, such as one that was interrupted and
+            loaded, as the first one; if all of them were overwritten since, the first one is a new epoch
+        :raises TypeError: if the buffer has another sampler
+        :raises BufferNotReady: if nothing was added yet
+        :raises ValueError: if ``batch_size`` is not positive, or ``epochs`` is negative
+        """
+        bound = self._bound_sampler
+        if bound is None or not isinstance(bound.sampler, WithoutReplacementSampler):
+            raise TypeError("iterate() is for buffers with sampler='without-replacement'")
+        validate_integer("batch_size", batch_size, 1)
+        validate_integer("epochs", epochs, 0)
+        self._validate_sampling(batch_size)
+        draws = bound.draws_of_epochs(self, batch_size, epochs, resume=resume)
+        return (self._samples_of(self._in_batch_order(draw), env) for draw in draws)
+
+    # -- folders ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _checkpoints(self) -> CheckpointHistory:
+        """The folders that it was saved to or loaded from."""
+        return CheckpointHistory()
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether compressed observations are in memory, not in a folder."""
+        return self._storage is None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder with the compressed observations, ``None`` if they are in memory."""
+        return None if self._storage is None else self._storage.folder
+
+    def joint_commit(self, n_steps: int) -> AbstractContextManager[None]:
+        """Commit what the block adds to the folder at once, which takes less time than after each ``add``.
+
+        If the process is killed within the block, the folder contains nothing of it. For buffers in memory, those with
+        hindsight replay, blocks within another block, and those of as many steps as the buffer has rows or more, this
+        does nothing.
+
+        >>> import numpy as np
+        >>> from gymnasium import spaces
+        >>> from sb3_compressed import CompressedReplayBuffer
+        >>> buffer = CompressedReplayBuffer(
+        ...     100, spaces.Box(0, 255, (2, 84, 84), np.uint8), spaces.Discrete(2)
+        ... )
+        >>> frames = np.zeros((1, 2, 84, 84), np.uint8)
+        >>> with buffer.joint_commit(50):
+        ...     for step in range(50):
+        ...         buffer.add(frames, frames, np.array([1]), np.array([0.5]), np.array([False]), [{}])
+
+        :param n_steps: the most steps that the block adds
+        :raises StorageError: if the folder is closed or open for reading only, or when the block adds more steps
+        :raises OSError: if the steps cannot be written; the buffer is then as it was before the block
+        """
+        return nullcontext() if self._storage is None else self._storage.joint_commit(self, n_steps)
+
+    def flush(self) -> None:
+        """Write everything to the disk, including direct writes to arrays, so that it survives a power cut.
+
+        :raises StorageError: if the buffer is in memory, see :meth:`save_checkpoint`, or its folder is closed or open
+            for reading only
+        """
+        if self._storage is None:
+            raise StorageError("flush() is for buffers with storage=<folder>; this one is in memory")
+        self._storage.flush(self)
+
+    def close(self) -> None:
+        """Flush and release the folder. The buffer can still be sampled, but not added to."""
+        if self._storage is not None:
+            self._storage.close(self)
+
+    def refresh(self) -> bool:
+        """Read what another process has written to the folder since the last call; return whether it wrote anything.
+
+        :raises StorageError: if the buffer does not follow a folder
+        """
+        if self._storage is None or not self._storage.is_follower:
+            raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")
+        return self._storage.refresh(self)
+
+    def save_checkpoint(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Save the buffer to a folder: all of it the first time, then what changed since.
+
+        Saves are atomic: after a crash, the last complete save is still there. Arrays that were assigned to the buffer,
+        such as ``rewards`` of float64, are cast to SB3's dtypes before, as a load requires them.
+
+        :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
+        :param overwrite: whether to replace another buffer in the folder
+        :raises StorageError: if the folder contains another buffer or other files, or the buffer could not be loaded
+        :raises OSError: if it cannot be written; the folder is as it was
+        """
+        path = user_path(folder).absolute()
+        if self._storage is not None and self._storage.folder.resolve() == path.resolve():
+            self.flush()
+            return
+        restore_formats(self, self._formats, self._new_arrays)
+        self._checkpoints.save(self, path, overwrite=overwrite)
+
+    def save_latest(self, folder: str | PathLike[str]) -> None:
+        """Save to a folder, or flush a buffer that is in a folder; :meth:`copy_checkpoint` copies the result.
+
+        :param folder: receives what changed since the last save there
+        """
+        if self._storage is None:
+            self.save_checkpoint(folder, overwrite=True)
+        else:
+            self.flush()
+
+    def copy_checkpoint(self, folder: str | PathLike[str]) -> None:
+        """Copy the last save or flush to a new folder, as hard links to the same files where possible.
+
+        :raises StorageError: if nothing was saved yet, or the folder is not empty
+        :raises OSError: if it cannot be written
+        """
+        latest = self._storage or self._checkpoints.latest
+        if latest is None:
+            raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
+        latest.store.copy_to(user_path(folder))
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        buffer_size: int | None = None,
+        follow: bool = False,
+        repair: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Load the buffer in a folder.
+
+        :param buffer_size: number of transitions of the new buffer, ``None`` for that of the saved one; if it is
+            smaller, the newest transitions are loaded
+        :param follow: whether to read the folder in place instead of loading it, while another process may write to
+            it; :meth:`refresh` reads what that has added
+        :param repair: whether to exclude damaged transitions instead of raising; :attr:`repair_report` lists them. The
+            folder does not change
+        :param kwargs: arguments of the constructor that override the stored ones, such as ``device``, or ``env`` for
+            hindsight replay
+        :raises ValueError: if an argument is invalid
+        :raises TypeError: if one is unknown, or of the wrong type
+        :raises StorageError: if the folder contains no buffer, or one of another kind
+        :raises CorruptStorage: if a file is damaged, or declares more than is plausible, as for
+            :func:`~sb3_compressed.load_checkpoint`
+        """
+        kwargs["buffer_size"] = buffer_size
+        return buffer_from_store(cls, open_to_load(folder, kwargs, repair=repair, follow=follow), kwargs, follow=follow)
+
     # -- copies ----------------------------------------------------------------------------------------------
 
     def take_over(self, other: CompressedReplay) -> None:
@@ -376,7 +691,7 @@ class CompressedReplay(StorageMethods):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if self._bound_sampler is not None:
-            self._require_no_own_get_samples()
+            require_drawn_by_parent(type(self), CompressedBuffer)
 
 
 class CompressedReplayBuffer(CompressedReplay, ReplayBuffer):

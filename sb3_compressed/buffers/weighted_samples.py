@@ -11,7 +11,9 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples, TensorDict
 
-__all__ = ["WeightedDictReplayBufferSamples", "WeightedReplayBufferSamples", "weighted_samples"]
+from sb3_compressed.samplers import Draw
+
+__all__ = ["WeightedDictReplayBufferSamples", "WeightedReplayBufferSamples", "weighted_samples", "weights_and_indices"]
 
 
 class WeightedReplayBufferSamples(NamedTuple):
@@ -63,6 +65,18 @@ def weighted_samples(samples: Any, weights: th.Tensor, indices: NDArray[np.int64
     """
     samples_class: Any = type(samples)
     return _class_for(samples_class)(*samples, weights, indices)
+
+
+def weights_and_indices(draw: Draw, device: th.device) -> tuple[th.Tensor, NDArray[np.int64]]:
+    """Return the importance weights ``(batch_size, 1)`` and flat indices ``(batch_size,)`` of transitions.
+
+    They are copies: a sampler may reuse its arrays.
+    """
+    if draw.weights is None:
+        weights = th.ones((len(draw.indices), 1), device=device)
+    else:
+        weights = th.tensor(draw.weights.reshape(-1, 1), dtype=th.float32, device=device)
+    return weights, np.array(draw.indices, dtype=np.int64)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -262,6 +263,12 @@ class BufferStorage:
             names = [name for name in self._row_names if buffer_state.is_observation(name)]
             changes += [(name, following, following + 1) for name in names]
         return changes
+
+    def joint_commit(self, buffer: ReplayRing, n_rows: int) -> AbstractContextManager[None]:
+        """Return a block of :class:`JointCommit`; one that does nothing within another, or for too many rows."""
+        if n_rows >= buffer.buffer_size or self.is_in_joint_commit:
+            return nullcontext()
+        return JointCommit(self, buffer, n_rows)
 
     def begin_joint_rows(self, buffer: ReplayRing, n_rows: int) -> StateBefore:
         """Begin a block of :class:`JointCommit`, and return the state before it."""

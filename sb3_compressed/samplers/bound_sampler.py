@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.sampler import Draw, Sampler
 from sb3_compressed.samplers.td_errors import validated_td_errors
+from sb3_compressed.samplers.without_replacement import WithoutReplacementSampler
 
 __all__ = ["BoundSampler", "SamplerBuffer"]
 
@@ -184,6 +186,22 @@ class BoundSampler:
     def draw_again(self, batch_size: int) -> Draw:
         """Draw more transitions for the batch of the last :meth:`draw`, at least 1."""
         return self._validated(self.sampler.draw_again(batch_size), batch_size)
+
+    def draws_of_epochs(self, buffer: SamplerBuffer, batch_size: int, n: int, *, resume: bool) -> Iterator[Draw]:
+        """Yield the batches of epochs, for :class:`.WithoutReplacementSampler`.
+
+        :param n: number of epochs
+        :param resume: whether the first one is the current epoch, if that has transitions left
+        """
+        sampler = self.sampler
+        assert isinstance(sampler, WithoutReplacementSampler)
+        for epoch in range(n):
+            self.catch_up(buffer)
+            if epoch or not (resume and sampler.n_left):
+                sampler.start_epoch()
+            while len((draw := sampler.draw_of_epoch(batch_size)).indices):
+                yield draw
+                self.catch_up(buffer)
 
     @property
     def can_draw_among(self) -> bool:
