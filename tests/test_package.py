@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from graphlib import TopologicalSorter
 from importlib import metadata
 from pathlib import Path
 
+import grimp
 import pytest
 from programs import fresh_outcome, outcome, run
 
@@ -53,6 +55,13 @@ print(sb3_compressed.callbacks.stats_callback.__name__, sb3_compressed.datasets.
 """)
     expected = "sb3_compressed.callbacks.stats_callback sb3_compressed.datasets.minari\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+def test_no_imports_form_a_circle() -> None:
+    """Neither do those for annotations and within functions, nor those of packages, which import-linter leaves out."""
+    graph = grimp.build_graph("sb3_compressed", cache_dir=None)
+    assert "sb3_compressed.buffers" in graph.find_modules_directly_imported_by("sb3_compressed")
+    TopologicalSorter({each: graph.find_modules_directly_imported_by(each) for each in graph.modules}).prepare()
 
 
 def test_every_module_can_be_imported_first(tmp_path: Path) -> None:
