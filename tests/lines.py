@@ -60,9 +60,12 @@ class Interrupt:
         return isinstance(error, KeyboardInterrupt)
 
 
-def interrupts(*modules: ModuleType) -> Iterator[Interrupt]:
-    """Yield an interrupt for each line of the modules that the block runs, and a last one that never happens."""
-    for n_lines in itertools.count():
+def interrupts(*modules: ModuleType, step: int = 1) -> Iterator[Interrupt]:
+    """Yield an interrupt for each line of the modules that the block runs, and a last one that never happens.
+
+    :param step: 2 for every other line, and so on
+    """
+    for n_lines in itertools.count(step=step):
         interrupt = Interrupt(n_lines, *modules)
         yield interrupt
         if not interrupt.happened:

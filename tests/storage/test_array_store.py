@@ -15,9 +15,8 @@ from sb3_compressed.arrays.slot_store import Slot
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import array_store as store_module
-from sb3_compressed.storage import segment as segment_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
-from sb3_compressed.storage.files import UNFINISHED, read_at
+from sb3_compressed.storage.files import UNFINISHED
 from sb3_compressed.storage.log import segment_path
 from sb3_compressed.storage.manifest import ArraySpec
 from storage.folders import contents, names
@@ -215,16 +214,6 @@ def test_specs_without_axes_or_larger_than_memory_are_rejected() -> None:
 # -- committing ----------------------------------------------------------------------------------------------
 
 
-def test_commit_stores_only_the_named_rows(tmp_path: Path) -> None:
-    store = create(tmp_path)
-    store.arrays["numbers"][...] = 1
-    store.commit([("numbers", 3, 5), ("numbers", 19, 20), ("flags", 4, 4)], {}, {})
-    reader = ArrayStore.open(tmp_path)
-    assert np.flatnonzero(reader.arrays["numbers"].any(axis=1)).tolist() == [3, 4, 19]
-    reader.close()
-    store.close()
-
-
 def test_only_changed_values_are_written(tmp_path: Path) -> None:
     """Also those that were modified in place."""
     store = create(tmp_path)
@@ -259,25 +248,6 @@ def test_closed_store_is_a_snapshot_and_the_segments_it_references(tmp_path: Pat
 
 def disk_nbytes(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.iterdir())
-
-
-def test_bytes_read_on_open_are_bounded_after_many_laps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArrayStore, "MIN_SEGMENT_NBYTES", 20_000)
-    store, counted = create(tmp_path), list[int]()
-    for number in range(1, 20 * N_ROWS + 1):
-        commit_number(store, number)
-    crash(store)
-
-    def read(*arguments: Any) -> bytes:
-        data = read_at(*arguments)
-        counted.append(len(data))
-        return data
-
-    monkeypatch.setattr(segment_module, "read_at", read)
-    opened = ArrayStore.open(tmp_path)
-    assert 0 < sum(counted) < 50_000
-    assert assert_consistent(opened) == 20 * N_ROWS
-    opened.close()
 
 
 @pytest.mark.parametrize(("n_rows", "nbytes"), [(100, 30), (500, 3000)], ids=["vectors", "images"])

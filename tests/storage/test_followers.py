@@ -75,20 +75,6 @@ def test_follower_sees_each_commit(tmp_path: Path) -> None:
         reader.close()
 
 
-def test_refresh_updates_arrays_in_place(tmp_path: Path) -> None:
-    store = create(tmp_path)
-    reader = ArrayStore.open(tmp_path)
-    arrays = dict(reader.arrays)
-    for number in range(1, 4):
-        commit_number(store, number)
-        store.write_snapshot()
-        reader.refresh()
-        assert all(reader.arrays[name] is array for name, array in arrays.items())
-    assert assert_consistent(reader) == 3
-    reader.close()
-    store.close()
-
-
 @pytest.mark.parametrize("nbytes", [300, 5_000_000], ids=["small slots", "slots larger than there was room for"])
 def test_rare_refresh_reads_the_rest_of_the_previous_segment(nbytes: int, tmp_path: Path) -> None:
     store = create(tmp_path)

@@ -124,12 +124,6 @@ def test_release_is_idempotent(tmp_path: Path) -> None:
     again.release()
 
 
-def test_is_locked_creates_no_files(tmp_path: Path) -> None:
-    assert not FolderLock.is_locked(tmp_path)
-    assert not FolderLock.is_locked(tmp_path / "missing")
-    assert not [*tmp_path.iterdir()]
-
-
 FORK = """
 import os, sys
 from pathlib import Path

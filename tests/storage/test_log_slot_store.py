@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +23,7 @@ from sb3_compressed.codecs import TrainableCodec, get_codec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, SlotWriter
+from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader
 from storage.logs import begin_segment
 from storage.slot_logs import CODECS, HANDLES, assert_same_slots, keep, new_log, opened
 
@@ -240,13 +238,3 @@ def test_slots_without_trained_codecs_are_gathered_for_their_codec(name: str, lo
     with pytest.raises(CorruptPayload, match="no trainable codec") as caught:
         stored.for_codec(CODECS[0]).gather(stored.write([(HANDLES[0], b"1", b"2", b"3"), slots[0]]), 3)
     assert caught.value.index == 1
-
-
-def test_the_cache_of_a_writer_is_bounded(log: Log) -> None:
-    writer = SlotWriter(log)
-    payloads = [os.urandom(10) for _ in range(6_000)]
-    before = [sys.getrefcount(payload) for payload in payloads]
-    for payload in payloads:
-        writer.write([payload])
-    after = [sys.getrefcount(payload) for payload in payloads]
-    assert sum(many > few for few, many in zip(before, after, strict=True)) < 2000

@@ -138,21 +138,6 @@ def test_record_of_another_segment_is_rejected(tmp_path: Path) -> None:
 # -- after damage --------------------------------------------------------------------------------------------
 
 
-def test_all_damaged_parts_are_reported(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    written = write_segment(path, [bytes([k]) * 50 for k in range(20)])
-    damaged = bytearray(path.read_bytes())
-    for k in (0, 5, 6, 19):
-        damaged[HEADER_NBYTES + k * record_nbytes(50) + 30] ^= 1
-    put(path, damaged)
-    segment = Segment(path)
-    parts = [*segment.undamaged_records()]
-    found = [(part.kind, part.content.tobytes()) for part in parts if isinstance(part, Record)]
-    assert found == [record for k, record in enumerate(written) if k not in (0, 5, 6, 19)]
-    assert len(parts) - len(found) >= 3, "adjacent ones may be reported as one"
-    segment.close()
-
-
 @examples(150)
 @given(before=st.binary(max_size=80), content=st.binary(max_size=60), behind=st.binary(max_size=40))
 def test_record_is_found_after_arbitrary_bytes(before: bytes, content: bytes, behind: bytes) -> None:

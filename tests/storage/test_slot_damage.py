@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from programs import run
 
 from sb3_compressed.arrays.slot_store import Slot
 from sb3_compressed.codecs import Codec, get_codec
@@ -206,75 +205,6 @@ def test_invalid_parts_with_right_checksums_are_refused(way: str, kind: str, log
 
 
 # -- addresses -----------------------------------------------------------------------------------------------
-
-
-FUZZ_ADDRESSES = """
-import sys
-from pathlib import Path
-import numpy as np
-from sb3_compressed.arrays.codec_handle import handle_of
-from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.errors import CorruptPayload, CorruptStorage
-from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader
-from storage.logs import begin_segment
-from storage.slot_logs import keep, new_log, opened
-
-folder, state = Path(sys.argv[1]), sys.argv[2]
-log = new_log(folder, 5_000_000)
-codec = Delta(1)
-written = []
-for number in range(4):
-    if number:
-        begin_segment(log, 5_000_000)
-    stored = LogSlotStore(log)
-    written += stored.write([(handle_of(codec), bytes([k]) * 50, bytes([k + 1]) * 50) for k in range(50)]).tolist()
-keep(log, [1, 3, 4])
-reader = stored.reader
-if state == "reader":
-    reader = SlotReader(opened(folder))
-    reader.load(np.array(written[:3] + written[-3:]))
-    begin_segment(log, 1000)
-    log.close()
-elif state == "closed":
-    reader.load(np.array(written[:3] + written[-3:]))
-    log.close()
-
-rng = np.random.default_rng(0)
-addresses = [-1, -(1 << 32), -(1 << 63), (1 << 63) - 1, 1 << 32, 1, 31, 32, 0xFFFFFFFF, 5 << 32]
-for number in (0, 1, 2, 3, 4, 5, 6, 1 << 20):
-    for most in (100, 6000, 5_000_000, 20_000_000, 1 << 32):
-        addresses += [number << 32 | int(offset) for offset in rng.integers(0, most, 100)]
-addresses += [address + delta for address in written[::9] for delta in (-1, 1, 8, -100)]
-addresses += rng.integers(-(1 << 63), (1 << 63) - 1, 200).tolist()
-known, outcomes = set(written), {}
-for address in addresses:
-    if address in known or not address:
-        continue
-    for name, read in {
-        "load": lambda array: reader.load(array),
-        "gather": lambda array: reader.gather(array, 2),
-        "codec": lambda array: reader.codec(int(array[0])),
-    }.items():
-        try:
-            read(np.array([address]))
-            outcome = "found"
-        except (CorruptPayload, CorruptStorage) as error:
-            outcome = type(error).__name__
-        outcomes.setdefault(name, set()).add(outcome)
-for name, found in outcomes.items():
-    print(name, *sorted(found))
-print(len(reader.load(np.array(written[:50]))), reader.gather(np.array(written[-50:]), 2).n_items)
-"""
-
-
-@pytest.mark.parametrize("state", ["writer", "reader", "closed"])
-def test_wrong_addresses_are_errors(state: str, tmp_path: Path) -> None:
-    """Whether a part of a file is missing, deleted, or never existed."""
-    *outcomes, last = run(FUZZ_ADDRESSES, tmp_path, state).splitlines()
-    assert outcomes[0] == "load CorruptPayload"
-    assert outcomes[1] == "gather CorruptPayload"
-    assert outcomes[2] in ("codec CorruptStorage", "codec CorruptStorage found")
-    assert last == "50 50"
 
 
 @pytest.mark.parametrize("way", READERS)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from drawn_examples import FACTOR
 from lines import interrupts
 from programs import run
 
@@ -41,7 +42,7 @@ def test_interrupted_commit_is_complete_or_repeatable(
     store.close()
     if what != "a new segment":
         number = 2
-    for interrupt in interrupts(store_module, log_module, slots_module):
+    for interrupt in interrupts(store_module, log_module, slots_module, step=5 if FACTOR is None else 1):
         folder = tmp_path / f"{interrupt.n_lines}"
         store = create(folder)
         for before in range(1, number):
