@@ -18,7 +18,7 @@ from sb3_compressed import CompressedReplayBuffer, StorageError, load_checkpoint
 SPACE, BUTTONS = spaces.Box(0, 255, (4, 12, 12), np.uint8), spaces.Discrete(2)
 FRAMES = np.random.default_rng(0).integers(0, 256, (40, 1, 4, 12, 12), np.uint8)
 #: At how many bytecodes each save is interrupted; at all of them in ``make bounds``, which takes an hour.
-N_INTERRUPTS = 25 if FACTOR is None else 1 << 20
+N_INTERRUPTS = 15 if FACTOR is None else 1 << 20
 
 # An interrupted constructor of a file leaves the file to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")

@@ -219,40 +219,7 @@ def test_resized_buffers_draw_valid_rows(kind: str, sampler: str, tmp_path: Path
         train(loaded, 2, 20)
 
 
-def test_growing_recordings_keep_priorities() -> None:
-    from sb3_compressed.buffers.resize import resize
-
-    buffer = new("vectors", PrioritizedSampler(alpha=0.5))
-    add(buffer, "vectors", 0, ROWS)
-    train(buffer, 0)
-    expected = by_age(buffer)
-    resize(buffer, 2 * ROWS * buffer.n_envs)
-    np.testing.assert_array_equal(by_age(buffer), expected)
-    assert buffer.sampler == PrioritizedSampler(alpha=0.5)
-    add(buffer, "vectors", ROWS, ROWS + 9)
-    train(buffer, 1)
-
-
 # -- kills -----------------------------------------------------------------------------------------------------------
-
-
-def test_add_writes_nothing_of_the_sampler(tmp_path: Path) -> None:
-    sizes = []
-    for sampler in ("uniform", "prioritized"):
-        buffer = new("vectors", sampler, storage=tmp_path / sampler)
-        add(buffer, "vectors", 0, 50)
-        if sampler != "uniform":
-            train(buffer, 0)
-        buffer.flush()
-        before = buffer._storage.store.log.last.end
-        for first in range(50, 150, 10):
-            add(buffer, "vectors", first, first + 10)
-            if sampler != "uniform":
-                train(buffer, first)
-        sizes.append(buffer._storage.store.log.last.end - before)
-        buffer.close()
-    # All values are written from time to time.
-    assert sizes[1] - sizes[0] < 10 * 150
 
 
 def test_failed_flush_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,14 +241,15 @@ def test_failed_flush_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert_same_training(new("vectors", "prioritized", storage=tmp_path, storage_mode="resume"), buffer)
 
 
-@pytest.mark.parametrize("kind", ["vectors", "optimized", "her"])
-@pytest.mark.parametrize("n_steps", [20, 84])
+@pytest.mark.parametrize(("kind", "n_steps"), [("vectors", 20), ("optimized", 84), ("her", 84)])
 def test_transitions_of_failed_adds_are_not_drawn(
     kind: str, n_steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer, expected = new(kind, "prioritized", storage=tmp_path), new(kind, "prioritized")
     for each in (buffer, expected):
         add(each, kind, 0, n_steps)
+        if kind != "her":  # an episode that is put back has the priority of new ones
+            train(each, 0)
     for step in range(n_steps, n_steps + 30):  # in which episodes end and are overwritten
         with monkeypatch.context() as patch:
             patch.setattr(ArrayStore, "commit", lambda *_: (_ for _ in ()).throw(OSError("no space left on device")))
@@ -293,24 +261,6 @@ def test_transitions_of_failed_adds_are_not_drawn(
         np.testing.assert_array_equal(buffer.sampler.priorities, expected.sampler.priorities)
         for each in (buffer, expected):
             add(each, kind, step, step + 1)
-    buffer.close()
-
-
-@pytest.mark.parametrize("kind", ["vectors", "optimized"])
-def test_a_failed_add_keeps_the_priorities_of_the_row_it_would_overwrite(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = new(kind, "prioritized", storage=tmp_path)
-    add(buffer, kind, 0, 84)
-    valid = np.flatnonzero(buffer.sampler.is_valid)
-    buffer.update_priorities(valid, 1.0 + np.arange(len(valid)))
-    before = {name: np.copy(value) for name, value in buffer.sampler.state_dict().items()}
-    monkeypatch.setattr(ArrayStore, "commit", lambda *_: (_ for _ in ()).throw(OSError("no space left on device")))
-    with pytest.raises(OSError, match="no space left"):
-        add(buffer, kind, 84, 85)
-    for name, value in buffer.sampler.state_dict().items():
-        np.testing.assert_array_equal(value, before[name])
-    monkeypatch.undo()
     buffer.close()
 
 
@@ -338,12 +288,6 @@ def test_folders_rebuild_the_sampler(tmp_path: Path) -> None:
             "mode": "lap",
         },
     }  # fmt: skip
-
-
-def test_folders_without_samplers_have_no_trace_of_them(tmp_path: Path) -> None:
-    buffer = saved(tmp_path, "uniform")
-    assert b"sampler" not in b"".join(path.read_bytes() for path in tmp_path.glob("*.log"))
-    assert describe(buffer)["sampler"] is None
 
 
 def test_uniform_buffers_ignore_the_state(tmp_path: Path) -> None:
@@ -522,7 +466,6 @@ def set_sampler(value: Any) -> dict[str, Any]:
 
 DAMAGE: dict[str, dict[str, Any]] = {
     "a priority is NaN": set_item("priorities", np.nan),
-    "a priority is negative": set_item("priorities", -1.0),
     "a priority is infinite": set_item("priorities", np.inf),
     "flags are unknown": set_item("flags", 255),
     "a step is in the future": set_value("step", 1 << 40),
@@ -530,7 +473,6 @@ DAMAGE: dict[str, dict[str, Any]] = {
     "no object": set_sampler([]),
     "draws are a fraction": set_value("n_draws", 0.5, "state"),
     "draws are huge": set_value("n_draws", 10**400, "state"),
-    "draws are a list": set_value("n_draws", [5], "state"),
     "a value is missing": set_sampler({"step": 89, "state": {}}),
     "alpha is another one": set_value("alpha", 0.1, "state"),
 }
@@ -601,7 +543,6 @@ def test_states_of_other_shapes_raise(shape: Any, dtype: str, folder: Path) -> N
         {"name": "prioritised", "arguments": {}},
         {"name": "prioritized", "arguments": {"alpha": -1}},
         {"name": "prioritized", "arguments": {"alpha": [1]}},
-        {"name": "os", "arguments": {}},
         {"name": "prioritized"},
         {"class": 5},
     ],

@@ -37,7 +37,7 @@ def test_buffer_in_a_folder_equals_one_in_memory_and_can_be_resumed(stream: Stre
     for number, transition in enumerate(stream[-1]):
         for buffer in (stored, held):
             transition.add_to(buffer)
-        if number in (0, 20, ROWS - 1, ROWS, 150, 260):
+        if number in (20, ROWS - 1, 150):
             hold_equal(stored, held)
             stored.close()
             with pytest.raises(StorageError, match="reading only"):
@@ -94,9 +94,9 @@ def test_training_is_bit_identical_in_a_folder(tmp_path: Path) -> None:
     assert weights[0] == weights[1]
 
 
-@pytest.mark.parametrize("size", [37, 150])
-@pytest.mark.parametrize("n_steps", [60, 130])
-@pytest.mark.parametrize("way", ["load", "resume"])
+@pytest.mark.parametrize(
+    ("way", "n_steps", "size"), [("load", 60, 37), ("load", 130, 150), ("resume", 60, 150), ("resume", 130, 37)]
+)
 def test_buffer_of_another_size_gets_the_newest_transitions_that_fit(
     way: str, n_steps: int, size: int, stream: Stream, tmp_path: Path
 ) -> None:
@@ -120,25 +120,6 @@ def test_buffer_of_another_size_gets_the_newest_transitions_that_fit(
     if way == "resume":
         resized.close()
         hold_equal(new(stream, rows=size, storage=tmp_path, storage_mode="resume"), held)
-
-
-def test_resizing_moves_the_episodes_of_hindsight() -> None:
-    from sb3_compressed.persistence.ring_resize import RingResize
-
-    # 10 rows, written up to row 3 in the second lap. Episodes: rows 3-6 (its beginning was overwritten), 7-0, 1-2.
-    start, length = np.array([7, 1, 1, 0, 3, 3, 3, 7, 7, 7]), np.array([4, 2, 2, 0, 0, 0, 0, 4, 4, 4])
-    old = {"ep_start": start[:, None], "ep_length": length[:, None], "_current_ep_start": np.array([3])}
-    fitted = RingResize(3, 10, 5, full=True)
-    new_arrays = {
-        "ep_start": np.zeros((5, 1), int),
-        "ep_length": np.zeros((5, 1), int),
-        "_current_ep_start": np.ones(1, int),
-    }
-    fitted.copy_arrays(old, new_arrays)
-    assert fitted.kept.tolist() == [8, 9, 0, 1, 2]
-    assert new_arrays["ep_length"][:, 0].tolist() == [0, 0, 0, 2, 2], "without a beginning, episodes are not sampled"
-    assert new_arrays["ep_start"][3:, 0].tolist() == [3, 3]
-    assert (fitted.pos, fitted.full, new_arrays["_current_ep_start"][0]) == (0, True, 0)
 
 
 def test_folder_with_a_buffer_raises_and_names_the_choices(stream: Stream, tmp_path: Path) -> None:
@@ -184,17 +165,6 @@ def test_buffers_that_cannot_be_stored_or_opened_raise_with_the_reason(stream: S
     with pytest.raises(StorageError, match=r"observation_space is Box\(.*84.*in the folder and Box\(.*80.*here"):
         CompressedReplayBuffer(100, other, action_space, n_envs=n_envs, storage=folder, storage_mode="resume")
     assert new(stream, storage=folder, storage_mode="resume").size() == 0, "the folder is unchanged"
-
-
-def test_an_array_that_shares_frames_with_a_stored_one_is_in_the_same_folder(stream: Stream, tmp_path: Path) -> None:
-    stored = new(stream, storage=tmp_path)
-    other = stored.observations.new_sharing_frames()
-    stored.observations[0] = other[3] = stream[-1][0].obs
-    np.testing.assert_array_equal(other[3], stored.observations[0])
-    assert not np.asarray(other[0]).any()
-    assert other.nbytes == other.slots.nbytes, "payloads and codecs are on disk"
-    assert not [*other.store.codecs(other.slots)]
-    stored.close()
 
 
 FULL_DISK = """

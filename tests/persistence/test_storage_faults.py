@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import os
-import pickle
 import resource
 import shutil
 import signal
@@ -21,7 +20,6 @@ from lines import interrupts
 from programs import outcome, run
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
-from stable_baselines3.common.vec_env import SubprocVecEnv
 from stored import add, hold_equal, new
 
 from sb3_compressed import (
@@ -29,7 +27,6 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CorruptStorage,
     StorageError,
-    find_buffer_dtypes,
     load_checkpoint,
     save_checkpoint,
 )
@@ -203,15 +200,6 @@ def test_follower_keeps_its_state_after_reading_damage(
     hold_equal(follower, stored)
 
 
-def test_her_buffer_is_pickled_without_an_environment_that_cannot_be() -> None:
-    env = make_vec_env(BitFlippingEnv, 2, vec_env_cls=SubprocVecEnv)
-    try:
-        buffer = CompressedHerReplayBuffer(100, env.observation_space, env.action_space, env, device="cpu", n_envs=2)
-        assert pickle.loads(pickle.dumps(buffer)).env is None
-    finally:
-        env.close()
-
-
 def test_deleted_buffer_releases_its_folder(stream: Stream, tmp_path: Path) -> None:
     stored = new(stream, storage=tmp_path)
     stream[-1][0].add_to(stored)
@@ -228,30 +216,6 @@ def test_copying_a_folder_keeps_its_lock(stream: Stream, tmp_path: Path) -> None
     script = "import sys, writer; writer.new_buffer(storage=sys.argv[1], storage_mode='overwrite')"
     assert f"written to by the process {os.getpid()}" in outcome(script, tmp_path / "buffer").stderr
     stream[-1][0].add_to(stored)
-
-
-def test_many_segments_need_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 500)
-    buffer = writer.new_buffer(storage=tmp_path)
-    for number in range(1, 61):
-        writer.add_step(buffer, number)
-    n_segments = len(list(tmp_path.glob("*.log")))
-    assert n_segments > 40
-    buffer.close()
-    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
-    buffer = writer.new_buffer(storage=tmp_path, storage_mode="resume")
-    writer.hold_that_it_is_whole(buffer)
-    if before:
-        # Each mapping has one descriptor, in CPython before 3.13.
-        assert len(os.listdir("/proc/self/fd")) - before <= n_segments + 5
-
-
-@pytest.mark.parametrize("method", ["rle", "rle-jit"])
-def test_dtypes_of_runs_are_stored(method: str, stream: Stream, tmp_path: Path) -> None:
-    dtypes = find_buffer_dtypes(stream[0], compression_method=method)
-    stored = new(stream, storage=tmp_path, compression_method=method, dtypes=dtypes)
-    add(stream[-1][:30], stored)
-    hold_equal(load_checkpoint(tmp_path, device="cpu"), stored)
 
 
 def test_damaged_checkpoint_can_be_overwritten(stream: Stream, tmp_path: Path) -> None:
@@ -308,22 +272,6 @@ def test_rows_overwritten_after_an_add_are_flushed(stream: Stream, tmp_path: Pat
     loaded: Any = load_checkpoint(tmp_path, device="cpu")
     assert not loaded.rewards.any()
     assert loaded.actions.tobytes() == stored.actions.tobytes()
-    hold_equal(loaded, stored)
-
-
-@pytest.mark.parametrize("flushed", [False, True])
-def test_assigned_arrays_are_stored(flushed: bool, stream: Stream, tmp_path: Path) -> None:
-    stored = new(stream, storage=tmp_path)
-    add(stream[-1][:10], stored)
-    stored.rewards = stored.rewards * 2 + 1
-    expected = stored.rewards.copy()
-    if flushed:
-        stored.flush()
-    else:
-        stream[-1][10].add_to(stored)
-        expected[10] = stream[-1][10].reward
-    loaded: Any = load_checkpoint(tmp_path, device="cpu")
-    np.testing.assert_array_equal(loaded.rewards, expected)
     hold_equal(loaded, stored)
 
 

@@ -39,17 +39,6 @@ def test_a_buffer_in_memory_replaces_one_in_a_folder(tmp_path: Path) -> None:
     assert CompressedReplayBuffer.from_checkpoint(tmp_path, device="cpu").pos == 10, "the folder is as it was"
 
 
-def test_timers_stay_with_their_buffer(tmp_path: Path) -> None:
-    buffer, other = filled(5), filled(7, seed=1)
-    add_timer, _ = buffer.start_timers()
-    other.start_timers()
-    buffer.take_over(other)
-    del other
-    add_zeros(buffer)
-    assert buffer.pos == 8
-    assert add_timer.take() is not None
-
-
 def test_a_loaded_buffer_can_still_be_saved_to_its_folder(tmp_path: Path) -> None:
     filled(5).save_checkpoint(tmp_path)
     buffer = filled(0)

@@ -301,27 +301,6 @@ def test_hindsight_episodes_outside_the_ring_raise(tmp_path: Path) -> None:
                 load_checkpoint(folder, device="cpu", env=None, **options)
 
 
-@on_linux
-def test_declared_length_of_a_record_takes_no_memory(images: Path, opener: crafted.Opener) -> None:
-    """A missing payload of 4 GB, in a sparse file."""
-    from sb3_compressed.kernels.checksum import checksum
-    from sb3_compressed.storage.record_format import HEADER_CHECKED_NBYTES, RECORD_HEADER
-    from sb3_compressed.storage.segment import Segment
-
-    path = max(images.glob("*.log"))
-    segment = Segment(path)
-    end = [record.offset + len(record.content) + 1 for record in segment.records()][-1]
-    segment.close()
-    checked = RECORD_HEADER.pack(0, 2**32 - 2, 3, b"   ")[:HEADER_CHECKED_NBYTES]
-    with open(path, "r+b") as file:
-        file.truncate(end)
-        file.seek(end)
-        file.write(checked + checksum(checked, HEADER_CHECKED_NBYTES ^ segment.id).to_bytes(8, "little")[:3])
-    outcomes, nbytes = opened(opener, images)
-    assert nbytes < 16 << 20
-    assert {*outcomes.values()} == {"fine"}, "an incomplete record is ignored"
-
-
 # -- a lock file that is deleted -------------------------------------------------------------------------------------
 
 
@@ -353,23 +332,6 @@ def test_new_parent_folders_are_flushed_to_disk(tmp_path: Path, monkeypatch: pyt
     crafted.new_buffer("images", storage=tmp_path / "a" / "b" / "c").close()
     for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c"):
         assert (folder.stat().st_dev, folder.stat().st_ino) in flushed, folder
-
-
-@on_linux
-def test_segments_can_have_any_numbers(images: Path, opener: crafted.Opener) -> None:
-    """A table of all numbers from the first to the last would take gigabytes."""
-    store = ArrayStore.open(images, writable=True)
-    store.log.next_number = 99_999_990
-    store.write_snapshot()
-    store.close()
-    buffer = crafted.new_buffer("images", storage=images, storage_mode="resume")
-    step = np.ones((1, 4, 12, 12), np.uint8)
-    for _ in range(3):
-        buffer.add(step, step, np.zeros(1), np.ones(1), np.zeros(1), [{}])
-    buffer.close()
-    outcomes, nbytes = opened(opener, images)
-    assert {*outcomes.values()} == {"fine"}
-    assert nbytes < 16 << 20
 
 
 # -- metadata and values ---------------------------------------------------------------------------------------------

@@ -10,14 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch as th
 from buffer_pairs import REPLAY_PAIRS
 from conftest import Stream
 from gymnasium import spaces
-from stable_baselines3 import DQN
-from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.env_util import make_vec_env
-from support import add_all, assert_same_batch, filled, n_episode_ends, new_buffer, same_draws
+from support import add_all, assert_same_batch, n_episode_ends, new_buffer, same_draws
 
 from sb3_compressed import (
     CompressedReplayBuffer,
@@ -66,24 +62,6 @@ def test_batches_equal_sb3s_over_several_laps(kind: str, stream: Stream) -> None
     assert_same_everything(ours, theirs, seed=0)
 
 
-@pytest.mark.parametrize("stream", ["cart"], indirect=True)
-def test_bad_input_leaves_a_filled_buffer_unchanged(stream: Stream) -> None:
-    ours = filled(stream, ROWS + 5, ROWS)
-    before = pickle.dumps(ours)
-    good = stream[-1][50]
-    bad: list[dict[str, Any]] = [
-        {"obs": good.obs[:, :3]},
-        {"obs": good.obs.astype(str)},
-        {"next_obs": good.next_obs[:3]},
-        {"next_obs": None},
-    ]
-    for changes in bad:
-        arguments = {**copy.deepcopy(vars(good)), **changes}
-        with pytest.raises((ValueError, TypeError), match=next(iter(changes))):
-            ours.add(**arguments)
-        assert pickle.dumps(ours) == before
-
-
 def test_values_of_another_dtype_are_validated_at_each_add() -> None:
     space, actions = spaces.Box(0, 100, (8,), np.int32), spaces.Discrete(2)
     buffer = CompressedReplayBuffer(8, space, actions, "cpu")
@@ -95,24 +73,6 @@ def test_values_of_another_dtype_are_validated_at_each_add() -> None:
         with pytest.raises(ValueError, match=r"0\.5 would become 0"):
             buffer.add(obs, next_obs, zeros, zeros, zeros, [{}])
     assert buffer.pos == 3
-
-
-def test_dqn_trains_the_same_weights_and_its_buffer_is_saved_and_loaded(tmp_path: Path) -> None:
-    def train(buffer_class: type[ReplayBuffer]) -> DQN:
-        return DQN(
-            "MlpPolicy", make_vec_env("CartPole-v1", 2, seed=0), buffer_size=200, learning_starts=50, batch_size=32,
-            seed=0, device="cpu", replay_buffer_class=buffer_class, policy_kwargs={"net_arch": [16]},
-        ).learn(600)  # fmt: skip
-
-    ours, theirs = train(CompressedReplayBuffer), train(ReplayBuffer)
-    assert isinstance(ours.replay_buffer, CompressedReplayBuffer)
-    assert type(ours.replay_buffer.observations) is np.ndarray
-    for our_tensor, their_tensor in zip(ours.policy.parameters(), theirs.policy.parameters(), strict=True):
-        assert th.equal(our_tensor, their_tensor)
-    ours.save_replay_buffer(tmp_path / "buffer")
-    assert (tmp_path / "buffer.pkl").stat().st_size > 0
-    ours.load_replay_buffer(tmp_path / "buffer")
-    assert_same_everything(ours.replay_buffer, theirs.replay_buffer, seed=0)
 
 
 def test_vectors_are_saved_with_few_remembered_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
