@@ -209,37 +209,6 @@ def test_a_lock_that_is_not_a_file_is_reported_as_damage(tmp_path: Path) -> None
         train(tmp_path)
 
 
-def test_a_folder_can_be_reused_after_training(tmp_path: Path) -> None:
-    first = train(tmp_path)
-    second = train(tmp_path, overwrite=True)
-    with pytest.raises(StorageError, match="of another run"):
-        first.save()
-    second.save()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_forked_child_neither_saves_nor_releases_the_lock(tmp_path: Path) -> None:
-    class Fork(BaseCallback):
-        def _on_step(self) -> bool:
-            child = os.fork()
-            if child == 0:
-                try:
-                    callback.save()
-                except StorageError:
-                    os._exit(7)
-                os._exit(0)
-            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-            return True
-
-    codes: list[int] = []
-    callback = BufferCheckpointCallback(4, tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forks of a process with threads
-        dqn().learn(4, callback=[callback, Fork()])
-    assert codes == [7] * 4
-    assert names(tmp_path) == ["step_0000000004"]
-
-
 def test_a_callback_can_be_pickled_before_and_after_a_training(tmp_path: Path) -> None:
     before = pickle.loads(pickle.dumps(BufferCheckpointCallback(4, tmp_path, keep=9)))
     model = dqn()

@@ -144,28 +144,6 @@ def test_a_training_after_a_failed_one_is_timed_once() -> None:
     assert not {"add", "sample"} & set(vars(model.replay_buffer))
 
 
-class LoadsAnother(BaseCallback):
-    """Replaces the buffer of the model."""
-
-    def _on_step(self) -> bool:
-        if self.num_timesteps == 60:
-            self.model.replay_buffer = copy.deepcopy(self.model.replay_buffer)  # type: ignore[attr-defined]
-        return True
-
-
-def test_a_buffer_that_is_replaced_during_training_is_timed(tmp_path: Path) -> None:
-    model = dqn(tmp_path)
-    first = model.replay_buffer
-    model.learn(120, callback=[LoadsAnother(), BufferStatsCallback()])
-    assert model.replay_buffer is not first
-    for buffer in (first, model.replay_buffer):
-        assert not {"add", "sample"} & set(vars(buffer))
-    [(step, value)] = curves(tmp_path)["transitions"]
-    # SB3 finishes a rollout in the buffer in which it started.
-    loaded: Any = model.replay_buffer
-    assert (step, value) == (120, 2 * loaded.size())
-
-
 @pytest.mark.parametrize("kind", ["vectors", "her", "recurrent"])
 def test_other_kinds_of_buffers_are_logged(kind: str, tmp_path: Path) -> None:
     off: dict[str, Any] = {

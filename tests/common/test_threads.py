@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import fresh_outcome, run
+from programs import run
 
 from sb3_compressed.common import threads
 from sb3_compressed.common.threads import default_num_threads, in_chunks, validate_num_threads
@@ -57,21 +57,6 @@ def test_error_of_the_first_failing_chunk_is_raised_after_all_have_run() -> None
     with pytest.raises(ValueError, match="chunk 1"):
         in_chunks(work, 4, 4)
     assert sorted(done) == [0, 2]
-
-
-def test_failing_first_chunk_waits_for_the_others() -> None:
-    started, finished = threading.Event(), []
-
-    def work(start: int, end: int) -> None:
-        if start == 0:
-            started.wait(30)
-            raise KeyboardInterrupt
-        started.set()
-        finished.append(start)
-
-    with pytest.raises(KeyboardInterrupt):
-        in_chunks(work, 2, 2)
-    assert finished == [1]
 
 
 def test_default_is_the_number_of_cores_available_to_the_process() -> None:
@@ -127,16 +112,6 @@ def test_caller_runs_chunks_that_no_thread_claims(n_chunks: int, blocked_pool: C
     assert len(done) == n_chunks
 
 
-@pytest.mark.usefixtures("blocked_pool")
-def test_interrupt_in_a_chunk_that_the_caller_took_over_is_raised() -> None:
-    def work(start: int, end: int) -> None:
-        if start == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        in_chunks(work, 4, 4)
-
-
 def record(seen: list[int], start: int, end: int) -> None:
     seen.extend(range(start, end))
 
@@ -150,57 +125,6 @@ def test_concurrent_callers_each_run_every_chunk_once() -> None:
 
     with ThreadPoolExecutor(8) as callers:
         list(callers.map(call, range(8)))  # raises what they raise
-
-
-def test_calls_work_after_the_main_thread_has_ended() -> None:
-    code = """
-import threading
-from sb3_compressed.common.threads import in_chunks
-def go_on():
-    threading.main_thread().join()
-    done = []
-    in_chunks(lambda start, end: done.append(start), 4, 4)
-    print(sorted(done))
-threading.Thread(target=go_on).start()
-"""
-    assert fresh_outcome(code).stdout == "[0, 1, 2, 3]\n"
-
-
-def test_an_interrupt_while_a_thread_is_started_locks_nothing() -> None:
-    """Neither later calls nor the exit of the interpreter wait for a thread that cannot begin."""
-    code = """
-import faulthandler, sys
-from sb3_compressed.common import threads
-from sb3_compressed.common.threads import in_chunks
-
-faulthandler.dump_traceback_later(60, exit=True)
-
-def interrupted_at(position, call):  # Ctrl-C comes after a function of the standard library has returned
-    n_seen = 0
-    def trace(frame, event, argument):
-        nonlocal n_seen
-        if event == "return" and frame.f_code.co_filename.endswith(("threading.py", "queue.py")):
-            n_seen += 1
-            if n_seen == position:
-                raise KeyboardInterrupt
-        return trace
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(None)
-
-for position in range(1, 60):
-    threads._pool = None
-    interrupted_at(position, lambda: in_chunks(lambda start, end: None, 4, 4))
-    done = []
-    in_chunks(lambda start, end: done.append(start), 4, 4)
-    assert sorted(done) == [0, 1, 2, 3]
-print("complete")
-"""
-    assert run(code) == "complete\n"
 
 
 def test_calls_work_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

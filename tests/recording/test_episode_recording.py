@@ -129,19 +129,6 @@ def test_features_are_those_of_each_observation() -> None:
         assert not observations["features"][-1].any()
 
 
-def test_dict_features_are_recorded_without_a_vectorized_environment() -> None:
-    def features(obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        return {"side": obs[:, 0] > 0, "cell": (obs * 100).astype(np.int16)}
-
-    env = gym.make("CartPole-v1")
-    recording = record_episodes(small_ppo(env), env, 2, features=features)
-    for episode in trajectories(recording.buffer):
-        parts = episode.observations
-        for name, values in features(parts["observation"][:-1]).items():
-            np.testing.assert_array_equal(parts[name][:-1], values)
-            assert parts[name].dtype == values.dtype
-
-
 def test_episodes_are_appended_to_a_recording_in_a_folder(tmp_path: Path) -> None:
     env = cart_env()
     model = small_ppo(env)

@@ -15,7 +15,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from support import record
 
 from sb3_compressed import CompressedReplayBuffer, StorageError, load_checkpoint, save_checkpoint
-from sb3_compressed.datasets import export_minari, import_minari, trajectories
+from sb3_compressed.datasets import trajectories
 from sb3_compressed.recording import DummyRecordBuffer, FramelessRecordBuffer, RecordBuffer
 from sb3_compressed.storage import verify
 
@@ -161,26 +161,6 @@ def test_features_of_a_dict_space_keep_their_keys(stream: Stream) -> None:
 
 
 # -- datasets and folders -----------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning:minari")  # missing metadata
-@pytest.mark.parametrize(
-    ("stream", "cls", "with_features"),
-    [
-        ("console", RecordBuffer, True),
-        ("atari-single", FramelessRecordBuffer, False),
-    ],
-    indirect=["stream"],
-)
-def test_a_minari_dataset_restores_a_recording(
-    stream: Stream, cls: Any, with_features: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    recording = recorded(stream, features_of(stream) if with_features else None, cls)
-    dataset = export_minari(recording.buffer, "test/recording-v0", progress_bar=False)
-    assert dataset.total_steps == len(recording)
-    assert_same_episodes(import_minari(dataset, progress_bar=False), recording.buffer)
 
 
 @pytest.mark.parametrize(

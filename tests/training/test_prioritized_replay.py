@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import gc
-import weakref
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ import pytest
 import torch as th
 from sb3_contrib import QRDQN, TQC
 from small_samplers import ValidSampler
-from stable_baselines3 import DDPG, DQN, PPO, SAC, TD3
+from stable_baselines3 import DQN, PPO, SAC, TD3
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv, SimpleMultiObsEnv
@@ -23,7 +20,6 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from weighted_losses import DoubleDQN, double_dqn_errors
 
 from sb3_compressed import (
-    BufferStatsCallback,
     CompressedDictReplayBuffer,
     CompressedHerReplayBuffer,
     CompressedNStepReplayBuffer,
@@ -143,16 +139,6 @@ def test_given_td_errors_must_be_one_for_each_transition(errors: Any, error: typ
     assert hooks_of(model) == []
 
 
-def test_a_handle_does_not_keep_its_model_alive() -> None:
-    model = dqn()
-    handle, alive = prioritize(model), weakref.ref(model)
-    model.learn(30)
-    del model
-    gc.collect()
-    assert alive() is None
-    handle.remove()  # does nothing
-
-
 # -- saving and loading ----------------------------------------------------------------------------------------
 
 
@@ -201,19 +187,6 @@ def test_a_loaded_buffer_without_priorities_is_an_error(tmp_path: Path) -> None:
     model.replay_buffer = buffer
     model.train(1, 8)
     assert updated_priorities(model)
-
-
-def test_environment_and_parameters_can_be_replaced(tmp_path: Path) -> None:
-    model = dqn()
-    prioritize(model)
-    model.learn(30)
-    model.set_env(cart_pole())
-    model.set_parameters(dqn().get_parameters())
-    model.policy = copy.deepcopy(model.policy)
-    model._create_aliases()
-    model.learn(60, reset_num_timesteps=False)
-    assert updated_priorities(model)
-    assert hooks_of(model) == []
 
 
 # -- trainings -------------------------------------------------------------------------------------------------
@@ -268,22 +241,6 @@ def test_priorities_of_other_buffers_are_updated(kind: str, tmp_path: Path) -> N
         assert len(np.unique(buffer.sampler.priorities[buffer.sampler.is_valid])) > 1
 
 
-def test_sampling_is_timed_during_the_training() -> None:
-    model, logged = dqn(), {}
-
-    class Read(BaseCallback):
-        def _on_step(self) -> bool:
-            return True
-
-        def _on_training_end(self) -> None:
-            logged.update(self.logger.name_to_value)
-
-    with prioritize(model):
-        model.learn(80, callback=[Read(), BufferStatsCallback(40)])
-    assert "sample" not in vars(model.replay_buffer)
-    assert logged["buffer/sample_us"] > 0
-
-
 def fail_once(owner: Any, name: str) -> None:
     """Replace a method of an object by one that raises, and restores the method."""
 
@@ -317,17 +274,6 @@ def test_a_failed_step_does_not_affect_the_next_pass(where: str) -> None:
     for gradient, parameter in zip(ours, plain.q_net.parameters(), strict=True):
         assert th.equal(gradient, parameter.grad)
     model.learn(40, reset_num_timesteps=False)
-
-
-def test_lap_trains_critics_of_ddpg() -> None:
-    model: Any = DDPG(
-        "MlpPolicy", "Pendulum-v1", learning_starts=20, seed=0, device="cpu", policy_kwargs={"net_arch": [16]},
-        replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs={"sampler": PrioritizedSampler(mode="lap")},
-    )  # fmt: skip
-    with prioritize(model):
-        model.learn(120)
-    assert updated_priorities(model)
-    assert model.policy.critic._forward_hooks == {}
 
 
 # -- errors ----------------------------------------------------------------------------------------------------
