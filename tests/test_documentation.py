@@ -73,6 +73,7 @@ def test_code_fits_into_the_pages() -> None:
     assert [line for line in code.splitlines() if len(line) > 100] == []
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -73,7 +73,7 @@ class CompressingEnv(gym.Env[Any, Any]):
         return out[0], 0.0, False, False, {"compiled": len(compilations.buffer), "restored": bool(restored)}
 
 
-@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # as for users of SB3
 def test_workers_compile_nothing_afterwards(start_method: str) -> None:
     for method in ("rle-jit", "auto"):

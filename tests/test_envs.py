@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_atari_env
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
 from sb3_compressed.envs import make_env
 
@@ -30,13 +30,13 @@ def test_environment_equals_that_of_a_model() -> None:
     assert DQN("CnnPolicy", ours, buffer_size=10, device="cpu").get_env() is ours, "a model adds no wrapper"
 
 
-@pytest.mark.parametrize("frame_stack", [1, 2])
-def test_options_are_passed_to_the_helpers(frame_stack: int) -> None:
+@pytest.mark.parametrize(("frame_stack", "cls"), [(1, DummyVecEnv), (2, SubprocVecEnv)])
+def test_options_are_passed_to_the_helpers(frame_stack: int, cls: type[VecEnv]) -> None:
     env = make_env(
-        GAME, 2, frame_stack=frame_stack, vec_env_cls=SubprocVecEnv, env_kwargs={"max_episode_steps": 9},
+        GAME, 2, frame_stack=frame_stack, vec_env_cls=cls, env_kwargs={"max_episode_steps": 9},
         wrapper_kwargs={"screen_size": 42},
     )  # fmt: skip
-    assert isinstance(env.unwrapped, SubprocVecEnv)
+    assert isinstance(env.unwrapped, cls)
     assert env.observation_space.shape == (frame_stack, 42, 42)
     env.reset()
     ended = [env.step(np.zeros(2, dtype=int))[2] for _ in range(9)]

@@ -65,10 +65,10 @@ class FloatEnv(gym.Env[Any, Any]):
         return self.np_random.random(self.observation_space.shape, np.float32)
 
 
-@pytest.mark.parametrize("batch_size", [2, 3, 50])
+@pytest.mark.parametrize("batch_size", [3, 50])
 @pytest.mark.parametrize(
     ("shape", "options"),
-    [((1, 19, 19), {}), ((1, 19, 19), {"num_threads": 1}), ((17,), {"compression_method": "zstd3"})],
+    [((1, 19, 19), {}), ((17,), {"compression_method": "zstd3"})],
 )
 def test_weights_are_bit_identical_for_floats_of_any_size(
     shape: tuple[int, ...], options: dict[str, Any], batch_size: int

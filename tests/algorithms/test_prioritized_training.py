@@ -71,8 +71,8 @@ class Pair:
     policy: str = "MlpPolicy"
     buffer: type[Any] = CompressedReplayBuffer
     buffer_kwargs: dict[str, Any] = field(default_factory=dict)
-    steps: int = 500
-    n_updates: int = 200
+    steps: int = 360
+    n_updates: int = 140
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def model(self, algorithm: type[Any]) -> Any:
@@ -100,7 +100,7 @@ PAIRS = {
     "DQN": Pair(DQN, WeightedDQN),
     "DQN-n-step": Pair(DQN, WeightedDQN, **N_STEP),
     "DQN-lap": Pair(DQN, WeightedDQN, mode="lap"),
-    "DQN-batch-of-24": Pair(DQN, WeightedDQN, arguments={"batch_size": 24}, tolerance=1e-6),
+
     "DQN-four-gradient-steps": Pair(DQN, WeightedDQN, arguments={"train_freq": 4, "gradient_steps": 4}),
     "DQN-after-episodes": Pair(
         DQN, WeightedDQN, lambda: cart_pole(1), arguments={"train_freq": (1, "episode"), "gradient_steps": -1},
@@ -120,7 +120,7 @@ PAIRS = {
     ),
     "Double-DQN": Pair(DoubleDQN, WeightedDoubleDQN, td_error=double_dqn_errors),
     "QRDQN": Pair(QRDQN, WeightedQRDQN, arguments={"policy_kwargs": QUANTILES}, tolerance=1e-6),
-    "QRDQN-n-step": Pair(QRDQN, WeightedQRDQN, arguments={"policy_kwargs": QUANTILES}, tolerance=1e-6, **N_STEP),
+
     "QRDQN-of-25-quantiles": Pair(
         QRDQN, WeightedQRDQN, arguments={"policy_kwargs": {"n_quantiles": 25, "net_arch": [32]}, "batch_size": 24},
         tolerance=1e-6,

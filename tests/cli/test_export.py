@@ -35,16 +35,5 @@ def test_exported_dataset_equals_the_stored_episodes(tmp_path: Path, monkeypatch
     assert "already exists" in error_of(*command)
 
 
-def test_invalid_dataset_name_is_an_error_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("minari", reason="lossless images in Minari require Python 3.11")
-    writer.filled(1, storage=tmp_path / "buffer").close()
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    for name in ("no name", "space/badname", ""):
-        message = error_of("export", tmp_path / "buffer", "--minari", name)
-        assert message.startswith(f"malformed dataset ID {name!r}: use name-v0 or namespace/name-v0")
-        assert "\n" not in message
-    assert not [*(tmp_path / "datasets").rglob("*.hdf5")]
-
-
 def test_the_name_of_the_dataset_is_required(tmp_path: Path) -> None:
     assert "Missing option '--minari'" in usage_error_of("export", tmp_path / "buffer")

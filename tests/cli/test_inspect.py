@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import programs
 import pytest
 import writer
 from commands import error_of, flip_a_bit, run, run_process
-from memory import with_one_episode
 from small_samplers import ValidSampler
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.save_util import save_to_pkl
@@ -220,34 +216,3 @@ def test_truncated_pickle_is_an_error(tmp_path: Path) -> None:
     done = run_process("inspect", path, "--unpickle")  # SB3 leaves the file open
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"Error: {path}")
-
-
-INSPECTED = """
-import sys
-from memory import memory_of_process
-from sb3_compressed.cli.app import app
-app(["inspect", sys.argv[1], "--json"], standalone_mode=False)
-print(memory_of_process("VmHWM"))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
-@pytest.mark.slow
-def test_memory_is_independent_of_the_size_of_the_buffer(tmp_path: Path) -> None:
-    peaks = []
-    for size in (4_000, 14_000):  # 28 and 99 MB of payloads
-        folder = tmp_path / str(size)
-        with_one_episode(size, compression_method="none", storage=folder).close()
-        inspected, peak = programs.run(INSPECTED, folder).rsplit(maxsplit=1)
-        assert json.loads(inspected)["transitions"] == size
-        peaks.append(int(peak))
-    assert peaks[1] - peaks[0] < 30_000_000
-
-
-def test_long_lines_wrap_in_their_column_on_a_terminal(tmp_path: Path) -> None:
-    save_checkpoint(filled("atari", 50), tmp_path / "buffer")
-    done = run("inspect", tmp_path / "buffer", COLUMNS="60", FORCE_COLOR="1", TERM="xterm")
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).splitlines()
-    assert max(map(len, lines)) <= 60
-    assert sum(line.startswith(" " * 14) for line in lines) >= 2, "the codec and the health do not fit into a line"
-    assert all(line[:1] != " " or line.startswith(" " * 14) for line in lines)

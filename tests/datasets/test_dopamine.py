@@ -194,15 +194,6 @@ def test_import_adds_to_an_existing_buffer(tmp_path: Path) -> None:
         assert not wrong.size()
 
 
-def test_buffer_without_timeouts_is_not_cut(tmp_path: Path) -> None:
-    ring = Ring(100)
-    ring.play(60, np.random.default_rng(0), end=0)
-    ring.save(tmp_path, 0)
-    buffer = imported(tmp_path, handle_timeout_termination=False, optimize_memory_usage=True)
-    assert buffer.size() == 59
-    assert not buffer.dones.any()
-
-
 # -- errors --------------------------------------------------------------------------------------------------
 
 
