@@ -128,14 +128,3 @@ def test_array_likes_are_added_to_rollouts_as_ndarrays(kind: str, name: str) -> 
         found.append(contents(buffer))
     for array, expected in zip(*found, strict=True):
         assert np.array_equal(array, expected)
-
-
-@pytest.mark.parametrize("name", WRAPPERS)
-@pytest.mark.parametrize("index", [1, slice(1, 3), ([0, 2],), (1, slice(None), 2)])
-def test_array_likes_are_assigned_as_ndarrays(name: str, index: Any) -> None:
-    array, plain = CompressedArray((4, N_ENVS, 4, 6), np.uint8), np.zeros((4, N_ENVS, 4, 6), np.uint8)
-    values = np.random.default_rng(0).integers(0, 9, plain[index].shape).astype(np.uint8)
-    for each in (array, plain):
-        each[0] = 1
-        each[index] = np.asarray(WRAPPERS[name](values)) if each is plain else WRAPPERS[name](values)
-    assert np.array_equal(np.array(array), plain)

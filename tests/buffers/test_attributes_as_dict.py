@@ -9,17 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch as th
 from stored import add, hold_equal, new
-from support import Stream, recorded
+from support import Stream
 
 from sb3_compressed import (
     CompressedDictReplayBuffer,
     CompressedHerReplayBuffer,
     CompressedNStepReplayBuffer,
-    CompressedRolloutBuffer,
     load_checkpoint,
     save_checkpoint,
 )
@@ -79,21 +77,6 @@ def test_dicts_and_hindsight_replay(way: str, buffer_class: Any, stream: Stream)
     hold_equal(copied, buffer)
     add(stream[-1][60:100], copied, buffer)
     hold_equal(copied, buffer)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_rollouts_between_two_batches(way: str) -> None:
-    space, action_space, n_envs, transitions = recorded("atari")
-    buffer = CompressedRolloutBuffer(20, space, action_space, "cpu", n_envs=n_envs)
-    for transition in transitions[:20]:
-        zeros = th.zeros(n_envs)
-        buffer.add(transition.obs, transition.action, transition.reward, transition.done, zeros, zeros)
-    batches = buffer.get(8)
-    next(batches)
-    copied = CompressedRolloutBuffer(20, space, action_space, "cpu", n_envs=n_envs)
-    copied.__dict__.update(WAYS[way](buffer.__dict__))
-    steps = np.arange(9)
-    assert th.equal(copied._get_samples(steps).observations, buffer._get_samples(steps).observations)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -11,7 +11,7 @@ import numpy as np
 import programs
 import pytest
 from buffer_pairs import REPLAY_PAIRS, SB3_OPTIMIZED
-from conftest import Stream
+from drawn_examples import FACTOR
 from gymnasium import spaces
 from interrupts import bytecodes, evenly, interrupt
 from numpy.typing import NDArray
@@ -146,15 +146,6 @@ def test_sequences_are_accepted_as_by_sb3() -> None:
         np.testing.assert_array_equal(contents(buffers[0])[name], values)
 
 
-def test_payloads_are_as_small_as_after_a_loop(stream: Stream) -> None:
-    """The codec is trained in time, although all frames come at once."""
-    options: dict[str, Any] = {"num_threads": 1}
-    extended, looped = (new_buffer(CompressedReplayBuffer, stream, 2000, **options) for _ in range(2))
-    extended.extend(**stacked(stream[-1]))
-    add_all(stream[-1], looped)
-    assert extended.observations_nbytes < 1.3 * looped.observations_nbytes
-
-
 @pytest.mark.parametrize(
     ("change", "error", "word"),
     [
@@ -186,18 +177,6 @@ def test_wrong_arguments_add_nothing(change: dict[str, Any], error: type[Excepti
             np.testing.assert_array_equal(values, before[name])
         buffer.extend(**steps(20))
         assert buffer.pos == 25
-
-
-def test_one_wrong_value_among_converted_steps_adds_nothing() -> None:
-    buffer = CompressedReplayBuffer(50, SPACE, BUTTONS, "cpu")
-    given = steps(20)
-    converted = given["obs"].astype(np.float64)
-    buffer.extend(**{**given, "obs": converted})
-    np.testing.assert_array_equal(buffer.observations[:20], given["obs"])
-    converted[15, 0, 2, 3, 4] = np.nan
-    with pytest.raises(ValueError, match="obs"):
-        buffer.extend(**{**given, "obs": converted})
-    assert buffer.pos == 20
 
 
 def test_no_steps_add_nothing() -> None:
@@ -239,25 +218,6 @@ def test_a_sampler_has_the_same_priorities_as_after_a_loop() -> None:
         assert_same_batch(*batches)
         for buffer, batch in zip(buffers, batches, strict=True):
             buffer.update_priorities(batch.indices, np.linspace(0.1, 3, 16))
-
-
-def test_a_sampler_knows_all_rows_after_an_interrupt() -> None:
-    def with_some_rows() -> CompressedReplayBuffer:
-        buffer = CompressedReplayBuffer(40, SPACE, BUTTONS, "cpu", frame_stack=4, sampler="prioritized")
-        buffer.extend(**steps(60))
-        return buffer
-
-    buffer = with_some_rows()
-    names = {"_write_steps", "write", "_add_chunk"}
-    found = [at for at in bytecodes(lambda: buffer.extend(**steps(10, start=60))) if at[0].co_name in names]
-    assert len(found) > 100
-    for at in evenly(found, 60):
-        buffer = with_some_rows()
-        interrupt(lambda: buffer.extend(**steps(10, start=60)), at)  # noqa: B023  # it is called at once
-        sampler = buffer.sampler
-        assert isinstance(sampler, PrioritizedSampler)
-        assert set(buffer.sample(400).rewards.unique().tolist()) <= set(buffer.rewards.ravel().tolist())
-        assert sampler.is_valid.all()
 
 
 def test_a_mixed_buffer_extends_the_online_one() -> None:
@@ -312,13 +272,6 @@ def test_extend_in_a_joint_commit_belongs_to_it(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_checkpoint(tmp_path / "buffer").rewards[:45, 0], np.arange(45))
 
 
-def test_a_closed_folder_refuses(tmp_path: Path) -> None:
-    buffer = CompressedReplayBuffer(50, SPACE, BUTTONS, "cpu", storage=tmp_path / "buffer")
-    buffer.close()
-    with pytest.raises(StorageError, match="closed"):
-        buffer.extend(**steps(20))
-
-
 EXTENDING = """
 import sys
 from buffers.test_extend import BUTTONS, SPACE, steps
@@ -332,7 +285,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.002, 0.01, 0.03])
+@pytest.mark.parametrize("delay", [0.002, 0.03])
 def test_a_killed_process_leaves_all_steps_of_a_call_or_none(delay: float, tmp_path: Path) -> None:
     with programs.start(EXTENDING, tmp_path / "buffer") as process:
         assert process.stdout is not None
@@ -373,7 +326,7 @@ def test_an_interrupt_leaves_whole_transitions(method: str) -> None:
     buffer = with_some_rows()
     found = bytecodes(lambda: extend(buffer))
     assert len(found) > 300
-    for at in evenly(found, 150):
+    for at in evenly(found, 40 if FACTOR is None else 150):
         buffer = with_some_rows()
         interrupt(lambda: extend(buffer), at)  # noqa: B023  # it is called at once
         for row, number in enumerate(buffer.rewards[:, 0].tolist()):
@@ -406,7 +359,7 @@ def test_an_interrupted_add_of_hindsight_replay_can_be_repeated() -> None:
     found = bytecodes(lambda: end.add_to(with_some_rows(n_added)))
     writing = [at for at in found if at[0].co_name in ("_write_steps", "write_observations", "write_encoded")]
     assert len(writing) > 150
-    for at in evenly(writing, 80):
+    for at in evenly(writing, 30 if FACTOR is None else 80):
         buffer = with_some_rows(n_added)
         interrupt(lambda: end.add_to(buffer), at)  # noqa: B023  # it is called at once
         if buffer.pos == n_added % 30:

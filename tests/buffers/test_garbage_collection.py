@@ -50,11 +50,9 @@ def growth(cls: Any, name: str, **options: Any) -> int:
     ("cls", "name", "options"),
     [
         (CompressedReplayBuffer, "atari", {"compression_method": "zstd-dict"}),
-        (CompressedReplayBuffer, "atari", {"compression_method": "lz4-block/0"}),
         (CompressedReplayBuffer, "atari", {"compression_method": "none"}),
         (CompressedReplayBuffer, "atari", {"optimize_memory_usage": True, "handle_timeout_termination": False}),
         (CompressedReplayBuffer, "atari", {"frame_stack": None}),
-        (CompressedReplayBuffer, "atari-channel-last", {}),
         (CompressedNStepReplayBuffer, "atari", {"n_steps": 3}),
         (CompressedDictReplayBuffer, "console", {}),
         (CompressedHerReplayBuffer, "bits", {}),

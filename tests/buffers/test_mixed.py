@@ -360,30 +360,6 @@ def test_pickles_contain_the_path_of_demonstrations_and_copies_open_it(demonstra
         assert (other.size(), buffer.size()) == (51, 50)
 
 
-def test_copies_open_demonstrations_with_the_sampler_of_the_online_buffer(demonstrations: str) -> None:
-    buffer: Any = new_model(demonstrations, sampler="prioritized").learn(50).replay_buffer
-    buffer.update_priorities(buffer.sample(32).indices, np.arange(32))
-    originals = buffer.buffers
-    for copied in (pickle.loads(pickle.dumps(buffer)), copy.deepcopy(buffer), copy.copy(buffer)):
-        assert buffer.buffers == originals
-        np.testing.assert_array_equal(copied.online.sampler.priorities, buffer.online.sampler.priorities)
-        other = copied.buffers[1]
-        assert other is not originals[1]
-        assert isinstance(other.sampler, PrioritizedSampler)
-        other.sampler.update(np.arange(4), np.full(4, 50.0))  # changes none of the others
-    assert originals[1].sampler.priority_max < 50
-
-
-def test_td_errors_of_any_float_dtype_update_priorities() -> None:
-    buffer: Any = mixed(sampler=PrioritizedSampler(alpha=1.0, epsilon=0.0))
-    for dtype in (th.bfloat16, th.float16, th.float64):
-        for each in (buffer, buffer.online):
-            batch = each.sample(8)
-            assert each.update_priorities(batch.indices, th.full((8, 1), 0.25, dtype=dtype)) == 0
-    assert buffer.online.sampler.priorities.min() == 0  # of rows that were not added
-    assert 0.25 in buffer.online.sampler.priorities
-
-
 def test_pickle_of_missing_demonstrations_names_their_folder(demonstrations: str, tmp_path: Path) -> None:
     pickled = pickle.dumps(new_model(demonstrations).learn(50).replay_buffer)
     Path(demonstrations).rename(tmp_path / "moved")
@@ -400,23 +376,6 @@ def test_online_buffer_may_be_in_a_folder(demonstrations: str, tmp_path: Path) -
     buffer.close()
     assert CompressedReplayBuffer.from_checkpoint(tmp_path / "online").size() == 60
     assert {path: path.read_bytes() for path in Path(demonstrations).iterdir()} == before
-
-
-def test_demonstrations_have_the_sampler_of_the_online_buffer(demonstrations: str) -> None:
-    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0)
-    buffer: Any = new_model(demonstrations, sampler=sampler).learn(50).replay_buffer
-    batch = buffer.sample(32)
-    assert buffer.update_priorities(batch.indices, np.where(batch.sources == 1, 3.0, 2.0)) == 0
-    assert [each.sampler.priority_max for each in buffer.buffers] == [2, 3]
-    assert not sampler.is_bound
-
-
-def test_batches_without_rows_of_a_prioritized_buffer_have_weights_and_indices() -> None:
-    online = CompressedReplayBuffer(100, IMAGES, COUNTER, "cpu", sampler="prioritized")
-    buffer = MixedReplayBuffer.from_buffers([online, filled(DEMOS)], [0.5, 0.5])
-    batch = buffer.sample(4)  # the online buffer is empty
-    assert batch.weights.tolist() == [[1.0]] * 4
-    assert buffer.update_priorities(batch.indices, np.ones(4)) == 0
 
 
 def test_samplers_without_priorities_are_ignored_by_updates() -> None:

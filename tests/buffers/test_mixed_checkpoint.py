@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import json
 import os
@@ -305,13 +304,6 @@ def test_a_kill_leaves_the_last_complete_save_and_the_next_one_succeeds(
     assert len([*folder.glob("part-*")]) == 2
 
 
-def test_the_current_folder_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = mixed()
-    buffer.save_checkpoint(tmp_path / "saved")
-    monkeypatch.chdir(tmp_path / "saved")
-    assert_same_batches(load_checkpoint(".", device="cpu"), buffer)
-
-
 def test_two_processes_do_not_save_to_one_folder_at_once(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path).acquire()
     with pytest.raises(StorageError, match="written to by"):
@@ -335,10 +327,9 @@ def test_an_online_buffer_in_a_folder_is_copied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        "no object", "flipped", {"weights": [0.5, 0.25, 0.25]}, {"weights": [1, -1]}, {"weights": [0, 0]},
+        "no object", "flipped", {"weights": [0.5, 0.25, 0.25]}, {"weights": [1, -1]},
         {"classes": [None, "CompressedReplayBuffer"]}, {"classes": ["CompressedReplayBuffer", "os.system"]},
-        {"classes": ["CompressedReplayBuffer", "MixedReplayBuffer"]}, {"version": 2}, {"first_part": -1},
-        {"weights": [1e308, 1e308]},
+        {"version": 2}, {"first_part": -1},
     ],
 )  # fmt: skip
 def test_a_damaged_manifest_is_an_error(damage: Any, tmp_path: Path) -> None:
@@ -423,20 +414,6 @@ def test_a_training_is_resumed_with_all_parts(place: str, demonstrations: Path, 
     resumed.learn(50, callback=callback, reset_num_timesteps=False)
     assert buffer_statistics(loaded).transitions == 170
     assert load_checkpoint(latest_checkpoint(folder) / "buffer", **given).size() == 170
-
-
-def test_a_training_continues_with_another_kind_of_buffer(tmp_path: Path) -> None:
-    model = new_model(replay_buffer_class=CompressedReplayBuffer)
-    (tmp_path / "newest-buffer-of-mine").mkdir()
-    callback = BufferCheckpointCallback(10, tmp_path, keep=3)
-    model.learn(20, callback=callback)
-    online: Any = model.replay_buffer
-    other = copy.deepcopy(online)
-    model.replay_buffer = MixedReplayBuffer.from_buffers([online, other], [1, 1])
-    model.learn(20, callback=callback, reset_num_timesteps=False)
-    sizes = [load_checkpoint(folder / "buffer").size() for folder in sorted(tmp_path.glob("step_*"))]
-    assert sizes == [20, 30, 40]
-    assert (tmp_path / "newest-buffer-of-mine").is_dir()
 
 
 def test_a_mix_with_buffers_of_sb3_is_an_error_before_training(tmp_path: Path) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from numbered import COUNTER, DICTS, IMAGES, add_steps
+from numbered import COUNTER, IMAGES, add_steps
 from stable_baselines3 import DQN
 from support import assert_same_batch, same_draws
 
 from sb3_compressed import (
-    CompressedHerReplayBuffer,
     CompressedReplayBuffer,
-    CompressedRolloutBuffer,
-    MixedReplayBuffer,
 )
 
 
@@ -33,16 +30,6 @@ def test_it_warns_and_batches_are_those_without_it(sampler: str) -> None:
     plain = CompressedReplayBuffer(20, IMAGES, COUNTER, "cpu", sampler=sampler)
     for pair in zip(*same_draws(lambda: batches(given), lambda: batches(plain), seed=0), strict=True):
         assert_same_batch(*pair)
-
-
-def test_it_warns_for_every_kind_of_buffer() -> None:
-    with pytest.warns(DeprecationWarning, match="prefetch"):
-        CompressedRolloutBuffer(10, IMAGES, COUNTER, "cpu", prefetch=1)
-    with pytest.warns(DeprecationWarning, match="prefetch"):
-        CompressedHerReplayBuffer(10, DICTS, COUNTER, None, prefetch=1)
-    parts = [CompressedReplayBuffer(20, IMAGES, COUNTER, "cpu") for _ in range(2)]
-    with pytest.warns(DeprecationWarning, match="prefetch"):
-        MixedReplayBuffer.from_buffers(parts, [1, 1], prefetch=2)
 
 
 def test_a_model_warns_at_its_line_and_loads(tmp_path: Any) -> None:

@@ -119,19 +119,6 @@ def test_classes_between_ours_and_sb3s(ours: Any, theirs: Any, options: dict[str
     assert found[0] == found[1]
 
 
-def test_next_observations_of_a_users_rollout_buffer() -> None:
-    class WithNext(CompressedRolloutBuffer):
-        def reset(self) -> None:
-            self.next_observations = np.zeros((self.buffer_size, self.n_envs, *self.obs_shape), np.uint8)
-            super().reset()
-            self.next_observations[1] = 7
-
-    buffer = WithNext(4, IMAGE, spaces.Discrete(3), device="cpu", n_envs=2)
-    for _ in range(2):
-        assert (np.asarray(buffer.next_observations)[1] == 7).all()
-        buffer.reset()
-
-
 @pytest.mark.parametrize("kind", ["plain", "dict"])
 def test_arrays_that_a_reset_has_written_stay(kind: str) -> None:
     """Those of the constructor's reset are not replaced afterwards."""

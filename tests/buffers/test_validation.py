@@ -17,8 +17,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
-from support import ImageEnv, add_all, filled, new_buffer
+from stable_baselines3.common.vec_env import DummyVecEnv
+from support import add_all, filled, new_buffer
 
 from sb3_compressed import (
     CompressedDictRolloutBuffer,
@@ -282,53 +282,6 @@ def test_codec_that_returns_invalid_payloads_raises(how: str, got: str, stream: 
     buffer = full(stream, 0, compression_method=Careless(how), frame_stack=None)
     with pytest.raises(TypeError, match=got):
         stream[-1][0].add_to(buffer)
-
-
-@pytest.mark.parametrize("stream", ["console"], indirect=True)
-def test_added_dicts_do_not_change(stream: Stream) -> None:
-    buffer = full(stream, 0)
-    step = stream[-1][0]
-    obs = {**step.obs, "lives": step.obs["lives"].tolist()}  # SB3 cannot take a list here
-    buffer.add(obs, step.next_obs, step.action, step.reward, step.done, step.infos)
-    assert obs["lives"] == step.obs["lives"].tolist()
-    assert buffer.observations["lives"][0, :, 0].tolist() == obs["lives"]
-
-
-def test_only_batches_own_decoded_memory(stream: Stream) -> None:
-    class Subclass(CompressedReplayBuffer):
-        """A user's class."""
-
-        def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
-            obs = self.observations[batch_inds, 0]
-            tensor = self.to_torch(obs)
-            obs[:] = 77
-            return super()._get_samples(batch_inds, env)._replace(observations=tensor)
-
-    for buffer in (full(stream), full(stream, cls=Subclass)):
-        decoded = buffer.observations[[3]]
-        tensor = buffer.to_torch(decoded)
-        decoded[:] = 77
-        np.testing.assert_array_equal(tensor.numpy(), buffer.observations[[3]])
-        assert not (buffer.sample(8).observations == 77).all()
-
-
-def test_environment_that_stores_normalized_observations_cannot_change_a_batch(stream: Stream) -> None:
-    class Keeper(VecNormalize):
-        """A user's VecNormalize that returns and stores unchanged observations."""
-
-        kept: Any
-
-        def normalize_obs(self, obs: Any) -> Any:
-            self.kept = obs
-            return obs
-
-    space, action_space, n_envs, _ = stream
-    env = Keeper(DummyVecEnv([lambda: ImageEnv(space, action_space)] * n_envs))
-    buffer = full(stream)
-    batch = buffer.sample(8, env=env)
-    before = batch.observations.clone()
-    env.kept[...] = 77
-    assert th.equal(batch.observations, before)
 
 
 def test_fields_of_a_batch_do_not_share_memory(stream: Stream) -> None:
