@@ -108,16 +108,6 @@ def test_frames_are_shared_in_a_folder(n_envs: int, tmp_path: Path) -> None:
     assert stored_frames(loaded) < 1.3 * N * n_envs
 
 
-def test_content_that_is_overwritten_by_other_content() -> None:
-    obs, following = dataset(2)
-    buffer = new(2)
-    buffer.observations[:], buffer.next_observations[:] = np.roll(obs, 11, axis=0), np.roll(following, 11, axis=0)
-    buffer.observations[:], buffer.next_observations[:] = obs, following
-    assert np.array_equal(buffer.observations, obs)
-    assert np.array_equal(buffer.next_observations, following)
-    assert stored_frames(buffer) < 1.2 * N * 2
-
-
 def test_adding_continues_after_an_assignment() -> None:
     obs, following = dataset(2)
     buffer, expected = new(2), np.zeros((2, N, 2, *SHAPE), np.uint8)

@@ -7,7 +7,6 @@ import pickle
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +15,6 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.common import memory_warning
@@ -74,13 +72,6 @@ def test_a_codec_is_freed_with_its_last_payload() -> None:
     gc.collect()
     assert set(known) == codecs_of(array) | {array.codec}
     assert len(known) <= 2
-
-
-@pytest.mark.parametrize(("frame_nbytes", "n_frames"), [(260_000, 8), (20_000_000, 1)])
-def test_samples_of_large_frames_are_small(frame_nbytes: int, n_frames: int) -> None:
-    trainer, frames = CodecTrainer(), np.zeros((1, frame_nbytes), np.uint8)
-    samples = [sample for _ in range(trainer.FIRST) if (sample := trainer.collect(frames)) is not None]
-    assert [*map(len, samples)] == [n_frames]
 
 
 @pytest.mark.parametrize("codec", ["delta", "zstd-dict"])
@@ -192,24 +183,3 @@ def test_frames_after_noise_are_small() -> None:
     payload_sizes(array, noise(4200))
     sizes = payload_sizes(array, movie(1, 5000))
     assert sizes[-512:].max() < 0.1 * 48 * 48
-
-
-@pytest.mark.parametrize("kind", ["noise", "alternating"])
-def test_difficult_frames_are_rarely_trained_on(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained: list[int] = []
-
-    def counted(codec: Delta, frames: NDArray[Any]) -> Delta:
-        trained.append(len(frames))
-        return train(codec, frames)
-
-    monkeypatch.setattr(Delta, "train", counted)
-    kinds: dict[str, Callable[[], NDArray[np.uint8]]] = {
-        "noise": lambda: noise(3_000),
-        "alternating": lambda: np.concatenate([movie(step % 2, 150) for step in range(40)]),
-    }
-    array = CompressedArray((50, 4, 48, 48), frame_stack=None, num_threads=1)
-    payload_sizes(array, kinds[kind]())
-    assert len(trained) <= 30  # of thousands of frames
-
-
-train = Delta.train

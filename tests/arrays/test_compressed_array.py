@@ -281,16 +281,6 @@ def test_an_unwritten_array_takes_hardly_any_memory() -> None:
     assert peak < 1_000_000
 
 
-def test_the_pickle_of_a_barely_filled_array_is_small() -> None:
-    array = CompressedArray((10**6, 1, 4, 84, 84), codec="zstd")
-    assert len(pickle.dumps(array)) < 3000
-    array[0] = array[7] = 5
-    pickled = pickle.dumps(array)
-    assert len(pickled) < 3000
-    array = pickle.loads(pickled)
-    assert [int(array[row].max()) for row in (0, 1, 7, 8, -1)] == [5, 0, 5, 0, 0]
-
-
 # -- what it cannot do ---------------------------------------------------------------------------------------
 
 

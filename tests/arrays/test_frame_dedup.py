@@ -243,16 +243,6 @@ def test_a_pickled_pair_continues_to_share_independently(frame_stack: FrameStack
     pair.assert_equal()
 
 
-def test_rows_written_to_a_view_do_not_affect_the_stream() -> None:
-    envs = StackedEnvs(STACKINGS["channel-first"])
-    pair = Pair(envs, 4)
-    for obs, next_obs, began in envs.transitions(20):
-        pair.obs.reshape(-1, *pair.obs.item_shape)[0] = pair.plain[0, 0, 0] = 7
-        pair.next_obs.swapaxes(0, 1)[1] = pair.plain[1, :, 1] = 9
-        assert pair.add(obs, next_obs) == [5 if new else 1 for new in began]
-    pair.assert_equal()
-
-
 def test_one_array_with_next_observations_shares_frames_like_two_arrays() -> None:
     """As with SB3's ``optimize_memory_usage``: what comes next is written to the next row, and again as what is."""
     envs = StackedEnvs(STACKINGS["channel-first"])
@@ -334,13 +324,6 @@ def test_a_frame_stack_that_contradicts_the_observations_warns_once(
     assert [message in str(each.message) for each in found if message] == [True] * (message is not None)
     assert len(found) == (message is not None)
     np.testing.assert_array_equal(np.asarray(array)[:, 0], stacks)
-
-
-def test_observations_without_frames_do_not_contradict_a_frame_stack() -> None:
-    rng = np.random.default_rng(0)
-    array = CompressedArray((100, 1, 4, 8, 8), codec="none", frame_stack=4)
-    for step in range(100):  # neither with these frames nor with others
-        array[step] = rng.integers(256, size=(1, 4, 8, 8), dtype=np.uint8)
 
 
 @pytest.mark.parametrize("wrong", ["dtype", "next shape", "next dtype"])

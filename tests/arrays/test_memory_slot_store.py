@@ -37,12 +37,6 @@ def test_nbytes_is_the_growth_of_the_process(item_nbytes: int, n_frames: int) ->
     assert 0.8 < float(run(FILL, item_nbytes, n_frames)) < 1.25
 
 
-def test_an_unwritten_array_takes_no_memory() -> None:
-    array = CompressedArray((10, 2, 4))
-    other = array.new_sharing_frames()
-    assert array.nbytes == array.store.nbytes(array.slots, other.slots) == array.store.nbytes() == 0
-
-
 def test_shared_payloads_count_once() -> None:
     array = CompressedArray((100, 1, 4, 1000), codec="none", frame_stack=4)
     slots_nbytes = 100 * 8

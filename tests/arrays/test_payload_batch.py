@@ -53,16 +53,15 @@ def decoded_in_another_process(packed: PackedPayloads, codecs: list[Codec], layo
 # -- round trip ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", ["auto", "zstd-dict", "zstd3"])
-def test_a_batch_is_decoded_in_a_spawned_process(codec: str) -> None:
-    array = filled(codec)
-    batch = batch_of(array)
-    assert not batch.is_uniform
-    assert len(batch.codecs) > 1 or codec == "zstd3", "trained codecs"
+def test_a_batch_is_decoded_in_a_spawned_process() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        arguments = batch.pack(), list(batch.codecs), array._encoder.layout
-        found = pool.apply(decoded_in_another_process, arguments)
-    assert found == np.array(array).tobytes()
+        for codec in ("auto", "zstd-dict", "zstd3"):
+            array = filled(codec)
+            batch = batch_of(array)
+            assert not batch.is_uniform
+            assert len(batch.codecs) > 1 or codec == "zstd3", "trained codecs"
+            arguments = batch.pack(), list(batch.codecs), array._encoder.layout
+            assert pool.apply(decoded_in_another_process, arguments) == np.array(array).tobytes(), codec
 
 
 @pytest.mark.parametrize("codec", ["auto", "zstd3"])
@@ -87,24 +86,6 @@ def test_payloads_are_not_copied_and_shared_ones_are_packed_once() -> None:
     begin = packed.content.ctypes.data
     assert ((begin <= addresses) & (addresses < begin + packed.content.nbytes)).all()
     assert len(np.unique(addresses)) == len(packed.lengths), "and shared again"
-
-
-def test_equal_payloads_of_two_codecs_are_both_packed() -> None:
-    codecs = [get_codec("zstd-dict"), get_codec("zstd-dict", compresslevel=5)]
-    shared = Payloads.of([b"same"])
-    places = np.repeat(shared.places, 4, axis=0)
-    places[:, 2] = [0, 1, 0, 1]
-    batch = PayloadBatch(codecs, Payloads(places, shared), 1)
-    other = PayloadBatch.unpack(batch.pack(), by_digest(codecs))
-    assert [*other.payloads] == [b"same"] * 4
-    assert other.payloads.writers.tolist() == [0, 1, 0, 1]
-
-
-def test_digests_are_those_of_equal_codecs() -> None:
-    codecs = [get_codec("zstd3"), get_codec("zstd4"), Delta(3), Delta(3, dictionary=b"d"), get_codec("none")]
-    assert len({codec_digest(codec) for codec in codecs}) == len(codecs)
-    for codec in codecs:
-        assert codec_digest(pickle.loads(pickle.dumps(codec))) == codec_digest(codec)
 
 
 def test_missing_codecs_are_listed() -> None:
@@ -163,10 +144,3 @@ def test_codecs_of_different_classes_are_refused() -> None:
     other = PayloadBatch([Delta(3), get_codec("zstd-dict")], batch.payloads, 2, batch.offsets)
     with pytest.raises(CorruptPayload, match="codecs of different classes"):
         PayloadBatch.unpack(other.pack(), by_digest(other.codecs))
-
-
-def test_payloads_of_4_gib_are_not_packed() -> None:
-    payload = Payloads.of([b"only its declared length matters"])
-    payload.places[0, 1] = 1 << 32
-    with pytest.raises(ValueError, match="payloads of 4294967296 bytes are too large to be packed"):
-        PayloadBatch([get_codec("none")], payload, 1).pack()

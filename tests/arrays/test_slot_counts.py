@@ -91,13 +91,6 @@ def assert_corrupt(place: str, many: bool, codec: str, change: str) -> None:
     assert caught.value.index == index
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_frames_are_corrupt_where_items_are_not_divided(codec: str) -> None:
-    slots = encoder_of(codec).encode(ITEMS)
-    with pytest.raises(CorruptPayload, match="4 payloads, and items have 1 frames"):
-        decoded(slots, encoder_of(codec, None))
-
-
 def damage(array: CompressedArray) -> None:
     """Write slots with three payloads where the layout has four frames, with right checksums where there are some."""
     slots = array.slots_at(slice(10, 30))
@@ -142,13 +135,3 @@ def test_slots_with_missing_payloads_are_reported_despite_right_checksums(codec:
     loaded = CompressedReplayBuffer.from_checkpoint(tmp_path / "buffer", device="cpu")
     assert isinstance(loaded.observations.codec, TrainableCodec) == (codec in ("delta", "zstd-dict"))
     assert_damage_is_reported(loaded)
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_references_need_not_be_contiguous(codec: str) -> None:
-    encoder = encoder_of(codec)
-    store, out = MemorySlotStore(encoder.codec), np.empty((4, *SHAPE), np.uint8)
-    references = store.write(encoder.encode(ITEMS))
-    for step in (2, -2):
-        decode(store.gather(references[::step], 4), LAYOUT, out)
-        np.testing.assert_array_equal(out, ITEMS[::step])

@@ -14,7 +14,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed import (
-    CompressedArray,
     CompressedReplayBuffer,
     buffer_statistics,
     load_checkpoint,
@@ -150,15 +149,3 @@ def test_sequences_of_stacks_with_the_newest_frame_first() -> None:
         known |= {step.tobytes(): row for row, step in enumerate(obs[:, 1])}
         rows = np.array([[known[step.tobytes()] for step in sequence[:3]] for sequence in batch])
         assert (np.diff(rows, axis=1) == 1).all()
-
-
-def test_assigned_arrays_of_another_order() -> None:
-    film = np.random.default_rng(0).integers(0, 9, (N + 4, 1, 8, 8), np.uint8)
-    newest_first = np.stack([film[3 - age : N + 3 - age] for age in range(4)], axis=2)
-    array = CompressedArray(newest_first.shape, np.uint8, "zstd3")
-    array[:] = newest_first
-    other = CompressedArray(newest_first.shape, np.uint8, "zstd3")
-    other[:] = newest_first[:, :, ::-1]
-    assert (array.layout.newest_first, other.layout.newest_first) == (True, False)  # type: ignore[union-attr]
-    other.assign(array)
-    assert np.array_equal(other, newest_first)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from roundtrips import roundtrip
 
 from sb3_compressed.codecs import get_codec
-from sb3_compressed.codecs.lz4 import Lz4Block
 from sb3_compressed.codecs.payloads import Payloads
 
 SIZE = 200
@@ -35,23 +30,3 @@ def test_payloads_that_are_done_are_skipped(name: str) -> None:
     assert (out[1] == 7).all()
     with pytest.raises(ValueError, match="one element for each of 3 payloads, got 2"):
         type(codec).decode_batch([codec], Payloads.of(payloads), out, np.zeros(2, np.uint8))
-
-
-@dataclass(frozen=True)
-class Inverted(Lz4Block):
-    """A codec that changes only how single frames are coded."""
-
-    name: ClassVar[str] = "inverted"
-
-    def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
-        return super().compress_frame(~frame)
-
-    def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
-        return (~np.frombuffer(super().decompress_frame(payload, nbytes), np.uint8)).tobytes()
-
-
-def test_subclass_with_another_format_does_not_use_the_kernel_of_its_parent() -> None:
-    frames = smooth_frames(3, SIZE)
-    out = np.empty_like(frames)
-    Lz4Block().decode_into(roundtrip(Inverted(), frames), out)
-    np.testing.assert_array_equal(out, ~frames)

@@ -15,7 +15,6 @@ from roundtrips import moving_boxes, roundtrip
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.delta import Delta, ReferenceFrames, coder_of
 from sb3_compressed.codecs.delta_kernels import encode_deltas
-from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError
 
 
@@ -94,14 +93,6 @@ def test_bytes_that_color_planes_share_are_encoded_once() -> None:
 def test_invalid_references_raise(references: ReferenceFrames) -> None:
     with pytest.raises(CodecError, match="references"):
         Delta(references=references)
-
-
-def test_codec_index_out_of_range_raises() -> None:
-    codec = Delta().train(screens(64))
-    payloads, out = codec.encode(screens(3)), np.empty((3, 30, 30), np.uint8)
-    for indices in ([0, 0, 1], [0, -1, 0]):
-        with pytest.raises(IndexError, match="index"):
-            Delta.decode_batch([codec], Payloads.of(payloads, np.array(indices)), out)
 
 
 def test_encoder_never_writes_outside_a_small_output() -> None:
@@ -188,17 +179,6 @@ def test_auto_trains_no_dictionary() -> None:
 def test_codecs_with_a_coder_of_earlier_versions_encode_with_another(coder: str, written: str) -> None:
     stripes = np.repeat(np.random.default_rng(1).integers(0, 256, (8, 48, 4), np.uint8), 16, axis=2)
     assert {*map(coder_of, roundtrip(Delta(coder=coder, objective="small"), stripes))} == {written}
-
-
-def test_references_beyond_the_largest_position_are_not_used_as_sources() -> None:
-    rng = np.random.default_rng(0)
-    references = rng.integers(0, 256, (249, 70_000), np.uint8)
-    codec = Delta(references=ReferenceFrames(references.tobytes(), 70_000))
-    frame = references[:1].copy()
-    frame[0, 1000:3000] = references[248, 60_000:62_000]  # beyond the largest position
-    frame[0, 5000:7000] = references[100, 60_000:62_000]
-    frame[0, 30_000:40_000] = frame[0, 10_000:20_000]
-    roundtrip(codec, frame)
 
 
 @examples(120)

@@ -244,14 +244,6 @@ def test_payloads_that_are_never_written_are_corrupt(payload: str, reason: str) 
     assert frames[1, 0].tolist() == [[255, *[0] * 6]] * 5 or frames[1].any()
 
 
-def test_a_padded_half_of_a_byte_is_zero() -> None:
-    out = np.empty((1, 9), np.uint8)
-    Packed().decode_into([bytes.fromhex("0a 00")], out)
-    assert not out.any()
-    with pytest.raises(CorruptPayload):
-        Packed().decode_into([bytes.fromhex("0a 10")], out)
-
-
 @examples(400)
 @given(data=st.data())
 def test_damaged_payloads_are_decoded_as_by_the_format(data: st.DataObject) -> None:

@@ -12,7 +12,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from numpy.typing import NDArray
-from programs import run
 
 from sb3_compressed.samplers.sum_tree import CHUNK, DRAWN, MAX_VALUE, UPDATED, VALID, SumTree
 from sb3_compressed.samplers.sum_tree_format import FANOUT
@@ -255,24 +254,3 @@ def test_values_and_flags_are_read_only() -> None:
     for array in (tree.values, tree.flags, pickle.loads(pickle.dumps(tree)).values):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
-
-
-def test_an_item_takes_less_than_12_bytes() -> None:
-    printed = run("""
-import numpy as np
-from memory import memory_of_process
-from sb3_compressed.samplers.sum_tree import SumTree
-N, STEP = 1_000_000, 1000
-items, values = np.arange(STEP), np.ones(STEP)
-SumTree(STEP).add(items, values)  # imports the kernels
-before = memory_of_process("VmRSS")
-tree = SumTree(N)
-empty = memory_of_process("VmRSS") - before
-for begin in range(0, N, STEP):
-    tree.add(items + begin, values)
-    tree.update(items + begin, values)
-print(empty / N, (memory_of_process("VmRSS") - before) / N)
-""")
-    empty, full = map(float, printed.split())
-    assert empty < 1, "memory is used as items are written"
-    assert 10 < full < 12

@@ -237,13 +237,3 @@ def test_an_epoch_of_version_030_continues_with_what_is_left() -> None:
         drawn = np.concatenate([sampler.draw(n_left // 2).indices for _ in range(2)])
         assert {*drawn.tolist()} <= {*np.flatnonzero(is_left).tolist()}
         assert len({*drawn.tolist()}) == len(drawn) == n_left - n_left % 2
-
-
-def test_few_transitions_left_of_a_large_epoch_are_found() -> None:
-    sampler = WithoutReplacementSampler()
-    sampler.bind(100_000, 1)
-    sampler.add(np.arange(100_000), None)
-    sampler.start_epoch()
-    sampler.remove(np.arange(99_990))
-    assert np.sort(sampler.draw_of_epoch(64).indices).tolist() == [*range(99_990, 100_000)]
-    assert len(sampler.draw_of_epoch(64).indices) == 0
