@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import ray
 from drawn_examples import FACTOR
 from interrupts import bytecodes, evenly, interrupt
 
@@ -15,7 +14,6 @@ from sb3_compressed import CorruptPayload
 from sb3_compressed.distributed import DistributedReplayBuffer, sample_pipeline
 from sb3_compressed.distributed.batch_decoding import BatchDecoder
 from sb3_compressed.distributed.sample_pipeline import Part
-from sb3_compressed.distributed.shard import SampleReply
 
 #: At how many bytecodes of the pipeline, and of everything, a call is interrupted.
 N_INTERRUPTS = (40, 10) if FACTOR is None else (150, 30)
@@ -78,31 +76,6 @@ def test_a_damaged_payload_is_an_error_of_the_batch_that_contains_it(
     with pytest.raises(CorruptPayload, match="it is damaged"):
         images.sample(8)
     assert_true(images.sample(8), "transposed", 4)
-
-
-def test_transitions_of_replies_that_failed_are_requested_again(
-    images: DistributedReplayBuffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    get, n_read = ray.get, 0
-
-    def failing(replies: Any, **options: Any) -> Any:
-        nonlocal n_read
-        reply = get(replies, **options)
-        if isinstance(reply, SampleReply) and reply.block is not None:
-            n_read += 1
-            if n_read == 4:  # of the second batch
-                raise ray.exceptions.RayActorError
-        return reply
-
-    images._pipeline = pipeline_of(images, 2)
-    n_failed = images.statistics().n_failed
-    with monkeypatch.context() as patch:
-        patch.setattr(ray, "get", failing)
-        for _ in range(4):
-            batch = images.sample(64)
-            assert len(batch.actions) == 64
-            assert_true(batch, "transposed", 4)
-    assert images.statistics().n_failed == n_failed + 1
 
 
 def test_ctrl_c_at_any_time_loses_at_most_the_batch(images: DistributedReplayBuffer) -> None:

@@ -33,33 +33,6 @@ def test_codecs_are_sent_with_what_they_learned(codec: str) -> None:
     np.testing.assert_array_equal(out, frames(70, 20))
 
 
-def test_the_digest_is_that_of_what_was_learned() -> None:
-    first = get_codec("delta")
-    assert isinstance(first, TrainableCodec)
-    digest = codec_digest(first)
-    other = first.train(frames(0, 64))
-    assert codec_digest(other) != digest
-    assert codec_digest(other) == codec_digest(pickle.loads(pickle.dumps(other)))
-    assert codec_digest(first) == digest == codec_digest(get_codec("delta"))
-    assert first == get_codec("delta"), "which the digest does not change"
-    assert first.get_config() == get_codec("delta").get_config()
-    assert repr(first) == repr(get_codec("delta"))
-
-
-def test_codecs_are_received_once() -> None:
-    theirs, ours = CodecExchange(4), CodecExchange(4)
-    digest = theirs.add(trained("delta"))
-    codecs = pickle.loads(pickle.dumps(theirs.present([digest])))
-    ours.receive(codecs)
-    codec = ours[digest]
-    ours.receive(codecs)
-    assert ours[digest] is codec
-    assert ours.add(trained("delta")) == digest
-    assert ours[digest] is codec
-    assert [*ours] == [digest]
-    assert len(ours) == 1
-
-
 def test_codecs_that_nothing_uses_are_forgotten_after_others() -> None:
     exchange = CodecExchange(3)
     levels = [get_codec(f"zstd-{level}") for level in range(1, 8)]

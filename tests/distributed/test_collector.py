@@ -17,7 +17,7 @@ from stable_baselines3 import DQN, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage
 
 from distributed.collected_envs import (
     Numbered,
@@ -36,7 +36,6 @@ from sb3_compressed.distributed.collector import (
     Collector,
     CollectorNotPrepared,
     CollectorSettings,
-    CollectResult,
     PolicyState,
 )
 from sb3_compressed.distributed.exploration import ExplorationConfig
@@ -229,14 +228,6 @@ def test_several_calls_continue_the_episodes() -> None:
 # -- environments ----------------------------------------------------------------------------------------------
 
 
-def test_a_collector_can_have_several_environments() -> None:
-    collector = Collector()
-    n_envs = collector.prepare(__version__, cart, settings_of(wrapped(cart), n_envs=4), 0)
-    assert n_envs == 4
-    assert collector._raw_observations.shape == (4, 4)
-    assert len(np.unique(collector._raw_observations, axis=0)) == 4  # each has a seed of its own
-
-
 def observations(index: int, n_restarts: int, seed: int | None = SEED) -> Any:
     collector, buffer = prepared(cart, index=index, n_restarts=n_restarts, seed=seed, n_collectors=2)
     collector.collect(20, n_random_steps=20)
@@ -336,19 +327,6 @@ def test_after_ctrl_c_no_transition_begins_with_an_earlier_observation() -> None
         collect(at)
 
 
-def test_a_version_of_the_policy_is_loaded_once() -> None:
-    model = DQN("MlpPolicy", cart(), seed=0, device="cpu", buffer_size=100)
-    collector, _ = prepared(cart, new_policy=policy_factory(model.policy), exploration=GREEDY)
-    zeros = {name: np.zeros_like(array) for name, array in policy_weights(model.policy).items()}
-    result: CollectResult = collector.collect(1, 3, PolicyState(zeros))
-    assert result.policy_version == 3
-    assert not collector._policy.training
-    assert all(not array.any() for array in policy_weights(collector._policy).values())
-    collector.collect(1, 3, PolicyState({"unknown": np.zeros(1)}))  # not looked at
-    collector.collect(1, 4, PolicyState(policy_weights(model.policy)))
-    assert any(array.any() for array in policy_weights(collector._policy).values())
-
-
 def test_random_steps_precede_those_of_the_policy() -> None:
     model = DQN("MlpPolicy", cart(), seed=0, device="cpu", buffer_size=100)
     collector, buffer = prepared(cart, new_policy=policy_factory(model.policy), exploration=GREEDY)
@@ -373,20 +351,6 @@ def test_observations_are_normalized_for_the_policy() -> None:
     moments = collector.collect(30, 1, state).moments
     assert (moments.observations.count, moments.returns.count) == (30, 30)
     assert prepared(cart)[0].collect(1, n_random_steps=1).moments is None
-
-
-def test_new_environments_replace_the_former_ones() -> None:
-    closed: list[int] = []
-
-    class Closing(Numbered):
-        def close(self) -> None:
-            closed.append(1)
-
-    collector, _ = prepared(Closing)
-    collector.prepare(__version__, Closing, settings_of(DummyVecEnv([Closing])), 0, 1)
-    assert len(closed) == 1
-    collector.close()
-    assert len(closed) == 2
 
 
 def test_monitors_are_not_added_twice() -> None:

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 import ray
 import torch as th
-from programs import run
-from stable_baselines3 import DDPG, DQN, PPO, SAC, TD3
+from stable_baselines3 import DQN, PPO, TD3
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CheckpointCallback,
@@ -167,11 +166,10 @@ def test_values_are_logged(model: Any, capsys: pytest.CaptureFixture[str]) -> No
     assert logged["time/episodes"] % 4 == 0
 
 
-@pytest.mark.parametrize("algorithm", [TD3, SAC, DDPG])
-def test_fractions_of_transitions_accumulate(algorithm: Any) -> None:
+def test_fractions_of_transitions_accumulate() -> None:
     noise = NormalActionNoise(np.zeros(1), np.ones(1))
     options: Any = {"learning_starts": 10, "batch_size": 16, "action_noise": noise}
-    model = model_of(lambda: make_vec_env(pendulum, 2), algorithm, **options)
+    model = model_of(lambda: make_vec_env(pendulum, 2), TD3, **options)
     remote = collectors(pendulum, n_collectors=1, n_envs=3, samples_per_insert=32, lock_step=True)
     recorder = Recorder(remote)
     model.learn(40, callback=[remote, recorder])
@@ -222,9 +220,9 @@ def test_actions_are_random_until_learning_starts() -> None:
     model.replay_buffer.close()
 
 
-def weights_after_training(**options: Any) -> tuple[Any, Any]:
+def weights_after_training() -> tuple[Any, Any]:
     model = model_of(cart, learning_starts=50, replay_buffer_kwargs={"prefetch": 0}, seed=3)
-    remote = collectors(cart, lock_step=True, exploration="schedule", **options)
+    remote = collectors(cart, lock_step=True, exploration="schedule")
     model.learn(100, callback=remote)
     assert (remote.statistics().n_collected, remote.statistics().n_sampled) == (100, 13 * 32)
     assert remote.statistics().policy_age == 0
@@ -239,8 +237,6 @@ def test_runs_in_lock_step_are_reproducible() -> None:
     same_weights, same_returns = weights_after_training()
     np.testing.assert_array_equal(weights, same_weights)
     assert returns == same_returns
-    other_weights, _ = weights_after_training(seed=4)
-    assert (weights != other_weights).any()
 
 
 def test_statistics_of_normalization_are_those_of_collectors() -> None:
@@ -255,20 +251,6 @@ def test_statistics_of_normalization_are_those_of_collectors() -> None:
     assert normalize.ret_rms.count == pytest.approx(200, abs=1e-3)
     assert np.abs(model.replay_buffer.sample(500).observations.numpy()).max() > 0.1
     model.replay_buffer.close()
-
-
-def test_what_the_local_environment_has_added_is_replaced() -> None:
-    model = model_of(buffer_size=400)
-    model.learn(400)
-    assert model.replay_buffer.size() == 400
-    model.learn(1600, callback=collectors(n_collectors=1))
-    buffer = model.replay_buffer
-    buffer.sample(64)
-    buffer._group.refresh_all()
-    [rings] = buffer._group.call("rings")
-    assert rings["learner-0"][1] <= 24, "nearly nothing of the local environment is left"
-    assert 380 <= buffer.size() <= 400, "and its part of the buffer is used by the collector"
-    buffer.close()
 
 
 # -- callbacks, ends and errors --------------------------------------------------------------------------------
@@ -360,35 +342,7 @@ def test_an_interrupted_call_of_learn_does_not_change_the_next_one(model: Any) -
     assert type(model) is DQN
 
 
-def test_killed_collectors_are_restarted(model: Any) -> None:
-    remote = collectors(n_collectors=2)
-
-    def action(model: Any) -> None:
-        for pid in recorder.pids:
-            os.kill(pid, signal.SIGKILL)
-
-    recorder = Recorder(remote, action)
-    model.learn(600, callback=[remote, recorder])
-    assert recorder.timesteps == list(range(1, 601))
-    assert remote.statistics().n_restarts >= 1
-    assert_ended(model, recorder.pids)
-
-
 # -- saving ----------------------------------------------------------------------------------------------------
-
-LOAD_WITHOUT_RAY = """
-import sys
-
-sys.modules["ray"] = None  # cannot be imported
-
-import numpy as np
-from stable_baselines3 import DQN
-from stable_baselines3.common.buffers import ReplayBuffer
-
-custom = {{"replay_buffer_class": ReplayBuffer, "replay_buffer_kwargs": {{}}}}
-model = DQN.load({path!r}, custom_objects=custom, device="cpu")
-print(type(model).__name__, model.num_timesteps, model.predict(np.zeros(2), deterministic=True)[0].shape)
-"""
 
 
 def test_models_are_saved_without_anything_of_this(model: Any, tmp_path: Path) -> None:
@@ -411,9 +365,6 @@ def test_models_are_saved_without_anything_of_this(model: Any, tmp_path: Path) -
             assert word not in path.read_bytes()
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"during.zip", "after.zip", "rl_model_150_steps.zip", "rl_model_300_steps.zip"}
-    for name, n in (("during", 120), ("after", 300)):
-        output = run(LOAD_WITHOUT_RAY.format(path=str(tmp_path / name)))
-        assert output.split() == ["DQN", str(n), "()"]
 
 
 # -- with prioritized replay -----------------------------------------------------------------------------------

@@ -127,35 +127,6 @@ def test_stored_dtypes(kind: str, options: dict[str, Any], where: str, tmp_path:
     sender.assert_equal()
 
 
-@pytest.mark.parametrize("segment", [1, 3])
-@pytest.mark.parametrize("n_rows", [1, 2, 7])
-@pytest.mark.parametrize("where", ["memory", "folder"])
-def test_small_rings(n_rows: int, segment: int, where: str, tmp_path: Path) -> None:
-    sender = Sender("images", n_rows, folder=tmp_path / "ring" if where == "folder" else None)
-    for _ in range(5):
-        sender.send(min(segment, n_rows))
-        sender.assert_equal()
-
-
-def test_a_segment_longer_than_the_ring_leaves_its_newest_rows() -> None:
-    sender = Sender("images", 10)
-    sender.send(4, 25)
-    sender.assert_equal()
-
-
-def test_payloads_are_stored_as_they_are() -> None:
-    sender = Sender("images", 50)
-    sender.send(20)
-    rows = sender.received(10)
-    batch = rows.batches["observations"]
-    payloads = [*batch.payloads]
-    append_rows(sender.ring, rows)
-    stored = sender.ring.observations.slots_at(np.arange(20, 30))
-    assert {part for slot in stored.ravel() for part in slot if type(part) is bytes} <= set(payloads)
-    assert len(set(payloads)) < len(payloads) / 5, "frames are shared"
-    sender.assert_equal()
-
-
 def test_frames_are_shared_in_memory() -> None:
     sender = Sender("images", 50)
     sender.send(20, 20)
@@ -164,16 +135,6 @@ def test_frames_are_shared_in_memory() -> None:
     payloads = [part for slot in slots for part in slot if type(part) is bytes]
     assert len(payloads) == 2 * 2 * 16 * 4
     assert len({id(payload) for payload in payloads}) <= 2 * (16 + 4), "one object for each frame"
-
-
-def test_codecs_are_written_to_a_folder_once(tmp_path: Path) -> None:
-    sender = Sender("images", 300, folder=tmp_path / "ring")
-    sender.send(*[20] * 10)
-    sender.ring.flush()
-    segments = list((tmp_path / "ring").rglob("*"))
-    written = b"".join(path.read_bytes() for path in segments if path.is_file())
-    # The configuration of the codec of rings, and of two or three trained ones.
-    assert written.count(b'{"name": "delta"') < 12
 
 
 # -- layouts -------------------------------------------------------------------------------------------------

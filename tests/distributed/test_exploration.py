@@ -47,13 +47,10 @@ def ornstein_uhlenbeck_noise() -> OrnsteinUhlenbeckActionNoise:
 
 CONTINUOUS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "sac": lambda: (SAC, {}),
-    "sac-noise": lambda: (SAC, {"action_noise": normal_noise()}),
     "sac-sde": lambda: (SAC, {"use_sde": True}),
     "sac-sde-4": lambda: (SAC, {"use_sde": True, "sde_sample_freq": 4, "use_sde_at_warmup": True}),
     "tqc": lambda: (TQC, {}),
-    "tqc-sde": lambda: (TQC, {"use_sde": True, "sde_sample_freq": 1}),
     "crossq-sde": lambda: (CrossQ, {"use_sde": True, "sde_sample_freq": 5}),
-    "td3": lambda: (TD3, {}),
     "td3-normal": lambda: (TD3, {"action_noise": normal_noise()}),
     "ddpg-ou": lambda: (DDPG, {"action_noise": ornstein_uhlenbeck_noise()}),
 }
@@ -173,34 +170,12 @@ def test_equal_seeds_give_equal_actions_and_collectors_differ() -> None:
     assert len({tuple(each) for each in different}) == len(different)
 
 
-def test_seeding_leaves_the_space_of_the_policy_alone() -> None:
-    model = cart_pole_model()
-    model.policy.action_space.seed(0)
-    expected = [model.policy.action_space.sample() for _ in range(20)]
-    model.policy.action_space.seed(0)
-    explorer = Explorer(model.policy, ExplorationConfig(1.0), N_ENVS, seed=1)
-    explorer.actions(random_observations())
-    assert [model.policy.action_space.sample() for _ in range(20)] == expected
-
-
 def test_ladder_is_that_of_ape_x() -> None:
     ladder = EpsilonLadder()
     for n in (2, 5, 360):
         expected = [0.4 ** (1 + 7 * i / (n - 1)) for i in range(n)]
         assert [ladder.epsilon(i, n) for i in range(n)] == pytest.approx(expected)
     assert ladder.epsilon(0, 1) == 0.4
-
-
-def test_collectors_have_their_positions() -> None:
-    model = cart_pole_model()
-    observations = random_observations()
-    greedy = model.policy.predict(observations)[0]
-    assert ExplorationConfig.from_model(model).epsilon == "ladder"
-    config = ExplorationConfig(EpsilonLadder(base=0.5, alpha=1000.0))  # random actions at the first position alone
-    for collector, differs in ((0, {0}), (1, set())):
-        explorer = Explorer(model.policy, config, N_ENVS, collector=collector, n_collectors=2)
-        found = [explorer.actions(observations)[0] != greedy for _ in range(100)]
-        assert {*np.flatnonzero(np.any(found, axis=0)).tolist()} == differs
 
 
 @pytest.mark.parametrize(
@@ -228,16 +203,6 @@ def test_random_actions_of_continuous_algorithms_are_refused() -> None:
             ExplorationConfig.from_model(model, epsilon)
     with pytest.warns(UserWarning, match="this TD3 has no action_noise: all collectors act alike"):
         assert ExplorationConfig.from_model(model, "schedule").epsilon is None
-
-
-def test_noise_of_the_learner_is_not_shared() -> None:
-    model = DDPG("MlpPolicy", pendulum(), action_noise=ornstein_uhlenbeck_noise(), **small())
-    before = model.action_noise
-    config = ExplorationConfig.from_model(model)
-    explorer = Explorer(model.policy, config, N_ENVS)
-    explorer.actions(random_observations()[:, :3])
-    assert model.action_noise is before
-    np.testing.assert_array_equal(getattr(before, "noise_prev"), 0.7 * np.ones(1))  # noqa: B009  # of a subclass
 
 
 def test_multi_discrete_actions() -> None:

@@ -205,15 +205,6 @@ def test_collectors_normalize_with_the_last_broadcast_only() -> None:
     assert not np.array_equal(normalizer.normalize(observations), before)
 
 
-def test_observations_are_not_changed() -> None:
-    recording = Recording(True, 5, 2, seed=0)
-    normalizer = CollectorNormalizer(vec_normalize(recording))
-    observations = recording.observation(0)
-    before = pickle.dumps(observations)
-    normalizer.reset(observations)
-    assert pickle.dumps(observations) == before
-
-
 def test_nothing_is_merged_unless_in_training() -> None:
     recording = Recording(False, 5, 2, seed=0)
     learner = vec_normalize(recording)
@@ -222,11 +213,3 @@ def test_nothing_is_merged_unless_in_training() -> None:
     learner.training = False
     merge(learner, normalizer.take_increment())
     assert statistics(learner)["observations"].count == 1e-4
-
-
-def test_collectors_have_copies() -> None:
-    learner = vec_normalize(Recording(False, 5, 2, seed=0))
-    normalizer = CollectorNormalizer(learner)
-    normalizer.load(Moments.of(learner))
-    play(learner, 5)
-    np.testing.assert_allclose(normalizer.normalize(np.ones((1, 3), np.float32)), 1, rtol=1e-6)

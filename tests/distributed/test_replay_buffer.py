@@ -152,17 +152,6 @@ def test_wrong_arguments_add_nothing_to_any_shard(images: DistributedReplayBuffe
     assert len(seen) > 200
 
 
-def test_lists_are_accepted(images: DistributedReplayBuffer) -> None:
-    add_rows(images, "transposed", range(360, 370))
-    step = transition("transposed", 370, 4, action=1480)
-    images.add(
-        step.obs.tolist(), step.next_obs, step.action.tolist(), step.reward.tolist(), [False] * 4, tuple(step.infos)
-    )
-    refreshed(images)
-    actions = actions_of(images.sample(2000))
-    assert {1480, 1481, 1482, 1483} <= {*actions}
-
-
 @pytest.mark.parametrize("with_timeouts", [False, True])
 def test_extend_adds_all_steps_by_position_or_name(with_timeouts: bool, images: DistributedReplayBuffer) -> None:
     """SB3's own ``extend`` ignores arguments that are passed by name, and adds nothing."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chi_square import assert_frequencies
 from numpy.typing import NDArray
 from support import batch_at
 
@@ -93,30 +92,6 @@ def test_samples_equal_those_of_a_buffer(kind: str, n_steps: int, sampler: str, 
         ):  # fmt: skip
             for key, each in (value if isinstance(value, dict) else {"": value}).items():
                 assert found[key].tobytes() == each.numpy().tobytes()
-
-
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("stratified", [True, False])
-def test_prioritized_draws(stratified: bool, where: str, tmp_path: Path) -> None:
-    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0, stratified=stratified)
-    ring = new_ring("vector", where, tmp_path, n_rows=20, sampler=sampler)
-    source = Source(ring, "vector")
-    source.append(30)
-    everything = np.concatenate([ring.sample(400).arrays["numbers"] for _ in range(3)])
-    numbers = np.unique(everything)
-    assert numbers.tolist() == [*range(20, 60)]
-    errors = np.random.default_rng(0).uniform(0.1, 2, len(numbers))
-    assert ring.update(numbers, errors) == 0
-    np.testing.assert_allclose(ring.mass, errors.sum())
-    counts = np.zeros(60)
-    for _ in range(60):
-        encoded = ring.sample(256)
-        np.testing.assert_array_equal(encoded.arrays["priorities"], errors[encoded.arrays["numbers"] - 20])
-        np.add.at(counts, encoded.arrays["actions"].reshape(-1).astype(int), 1)
-        assert encoded.arrays["actions"].reshape(-1).tolist() == encoded.arrays["numbers"].tolist()
-    assert_frequencies(counts[20:], errors)
-    source.append(5)
-    assert ring.update(numbers, errors) == 10, "those that were overwritten"
 
 
 # -- truncation ----------------------------------------------------------------------------------------------

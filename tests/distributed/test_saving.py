@@ -274,25 +274,6 @@ def test_a_checkpoint_without_write_permission_is_loaded(tmp_path: Path) -> None
         path.chmod(path.stat().st_mode | 0o200)
 
 
-def test_a_full_buffer_whose_writers_differ_in_speed_is_loaded_completely(tmp_path: Path) -> None:
-    """The larger rings became smaller, and lost their oldest transitions."""
-    saved = new_buffer("small", 1000, n_shards=2)
-    writer = saved.writer("fast", 1)
-    for first in range(0, 300, 10):
-        add_rows(saved, "small", range(first, first + 10))
-        add_with(writer, 100)
-        saved.record_statuses(writer.name, writer.take_statuses())
-    saved.save_checkpoint(tmp_path)
-    expected = {name: ring.n_transitions for name, ring in (read_manifest(tmp_path).rings or {}).items()}
-    assert sum(expected.values()) > 900
-    loaded = new_buffer("small", 1000, n_shards=3)
-    loaded.load_checkpoint(tmp_path)
-    loaded.writer("fast", 1)
-    assert loaded.n_transitions == sum(expected.values())
-    for buffer in (saved, loaded):
-        buffer.close()
-
-
 #: The modules that save.
 SAVING = replay_buffer, shard_group, shard_checkpoints, checkpoint_manifest, files
 #: A call is interrupted before each line of so many.

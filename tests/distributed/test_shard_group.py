@@ -118,19 +118,6 @@ def test_what_was_inserted_and_lost_is_counted_exactly(local_ray: None) -> None:
     buffer.close()
 
 
-def test_a_restarted_shard_draws_other_transitions(local_ray: None) -> None:
-    buffer = new_buffer("small", 200, prefetch=0)
-    batches = []
-    for is_restarted in (False, True):
-        if is_restarted:
-            kill(buffer, 0)
-        add_rows(buffer, "small", range(200))
-        refreshed(buffer)
-        batches.append(buffer.sample(64).actions.reshape(-1).tolist())
-    assert batches[0] != batches[1]
-    buffer.close()
-
-
 def test_errors_of_calls_without_a_result_are_counted(pair: DistributedReplayBuffer) -> None:
     n_failed = pair.statistics().n_failed
     pair._group.send(pair.shards[0], "insert", "nobody", "session", 0, np.zeros(8, np.uint8), {})

@@ -57,16 +57,6 @@ def test_collectors_replace_the_transitions_of_the_learner(local_ray: None) -> N
     buffer.close()
 
 
-def test_collectors_of_different_speed_fill_the_buffer(local_ray: None) -> None:
-    buffer = new_buffer("small", 800, n_shards=2)
-    writers = {name: buffer.writer(name, 1) for name in ("fast", "slow")}
-    write(buffer, "small", writers, range(200), repeat=6)
-    found = stored(buffer)
-    assert 0.9 * 800 < sum(found.values()) <= 800
-    assert found["fast"] > 4 * found["slow"] > 300
-    buffer.close()
-
-
 @pytest.mark.parametrize("where", ["memory", "folder"])
 def test_a_restarted_shard_has_the_rows_of_before(local_ray: None, where: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"storage": tmp_path / "shards"} if where == "folder" else {}
