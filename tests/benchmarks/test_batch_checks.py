@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +28,6 @@ def steps() -> Iterator[Step]:
         serial = np.arange(i * N_ENVS, (i + 1) * N_ENVS, dtype=np.float32)
         yield Step(obs, next_obs, np.zeros(N_ENVS, np.int64), serial, serial % 7 == 0, [{}] * N_ENVS)
         obs = next_obs
-
-
-DICTS = replace(IMAGES, frame_space=spaces.Dict({"a": IMAGES.frame_space, "b": spaces.Box(0, 255, (3,))}))
-
-
-def dict_steps() -> Iterator[Step]:
-    for step in steps():
-        both = [{"a": obs, "b": obs[:, 0, 0, :3].astype(np.float32)} for obs in (step.obs, step.next_obs)]
-        yield replace(step, obs=both[0], next_obs=both[1])
-
-
-def test_wrong_part_of_a_dict_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def damage(batch: Batch) -> None:
-        batch.next_obs["b"][3, 1] += 1
-
-    replay = damaged(make_replay("SB3", DICTS, ROWS), damage, monkeypatch)
-    assert "1 next observations" in check_replay(replay, dict_steps(), ROWS)
 
 
 def damaged(adapter: Any, damage: Callable[[Batch], None], monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -104,47 +104,10 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     assert {path.name: path.read_bytes() for path in pages.glob("*.svg")} == first
 
 
-def test_readme_without_marks_raises_and_is_unchanged(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("nothing")
-    with pytest.raises(ValueError, match="does not contain <!-- benchmarks: begin"):
-        report.write_section(readme, "part")
-    assert readme.read_text() == "nothing"
-
-
 @pytest.mark.parametrize("page", ["README.md", "docs/formats.md", "docs/performance.md"])
 def test_pages_have_the_marks_that_make_report_needs(page: str) -> None:
     text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
     assert report.BEGIN in text.partition(report.END)[0]
-
-
-def test_tables_of_formats_are_written_into_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, page = tmp_path / "results", tmp_path / "formats.md"
-    folder.mkdir()
-    page.write_text(f"before\n{report.BEGIN}\nprevious\n{report.END}\nafter\n")
-    of_epoch = {"epoch": 9.0, "share": 0.63, "episodes": 120.0}
-    results = {
-        "write": {"ours": {"seconds": 2.5, "nbytes": 20e6, "frames": 1000}, "minari": {"error": "missing"}},
-        "read": {
-            "ours folder": {"load": 0.5, "loaded": 1e6, "peak": 2e6, **of_epoch},
-            "dopamine": {"load": 3.0, "loaded": 7e6, "peak": 8e6},
-        },
-        "import": {"dopamine": {"seconds": 2.0, "peak": 30e6, "frames": 1000, "wrong": ""}},
-    }
-    (folder / "formats.json").write_text(written("formats", results))
-    write_report(monkeypatch, results=folder, pages=tmp_path / "pages", formats=page)
-    text = page.read_text()
-    assert text.startswith("before")
-    assert "previous" not in text
-    for line in (
-        "Files with 1,000 transitions. Raw, the frames take 7 MB, and stacks of four 28 MB:",
-        "| sb3-compressed | 20 MB | 20,000 B | 2.5 s |",
-        "| sb3-compressed, in the folder | 0.50 s | 9.0 s | 63% | 120 | 1 MB | 2 MB |",
-        "| NumPy, as Dopamine's reader | 3.00 s |  |  |  | 7 MB | 8 MB |",
-        "| Dopamine | 2.0 s | 500 | 30 MB |",
-    ):
-        assert line in text
-    assert "**Wrong**: write, minari: missing" in (tmp_path / "pages" / "formats.md").read_text()
 
 
 def test_failed_and_wrong_buffers_are_marked() -> None:
@@ -152,18 +115,6 @@ def test_failed_and_wrong_buffers_are_marked() -> None:
     printed = ratio_table(replay_results(cpprb={"error": "ended with -11: "}, zstd3=wrong))
     assert "| cpprb | failed |" in printed
     assert "`zstd3` (**returns wrong data**) |" in printed
-
-
-def test_new_results_replace_those_of_the_same_sources(tmp_path: Path) -> None:
-    path = tmp_path / "images.json"
-    before = {"arguments": {"groups": {images.UNTUNED_GAMES: ["Pong", "Qbert"]}}, "results": {"Pong": 1, "Qbert": 2}}
-    path.write_text(json.dumps(before))
-    results: Any = {"Pong": 3}
-    merged: Any
-    groups, merged = images._merged_with(path, {images.TUNED_GAMES: ["Pong"]}, results)
-    assert groups == {images.UNTUNED_GAMES: ["Qbert"], images.TUNED_GAMES: ["Pong"]}
-    assert merged == {"Pong": 3, "Qbert": 2}
-    assert images._merged_with(tmp_path / "new.json", groups, results) == (groups, results)
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,52 +77,16 @@ def test_image_benchmark_measures_the_fixed_cost_and_another_version(folder: Pat
     assert fixed["auto#copy"]["fixed"] > fixed["SB3"]["fixed"]
 
 
-def test_other_package_is_measured_by_the_scripts_of_this_checkout(tmp_path: Path) -> None:
-    shutil.copytree(BENCHMARKS.parent / "sb3_compressed", tmp_path / "sb3_compressed")
-    with (tmp_path / "sb3_compressed" / "__init__.py").open("a") as file:
-        file.write('\n__version__ = "0.0.7"\n')
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import metrics, sb3_compressed; from sb3_compressed import errors\n"
-        "print(sb3_compressed.__version__, metrics.__file__, errors.__file__, sep='\\n')"
-    )
-    command: list[str | Path] = [sys.executable, BENCHMARKS / "other_package.py", tmp_path, script]
-    environment = {**os.environ, "PYTHONPATH": python_path(BENCHMARKS.parent)}
-    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    errors = tmp_path / "sb3_compressed" / "errors.py"
-    assert printed.splitlines() == ["0.0.7", str(BENCHMARKS / "metrics.py"), str(errors)]
-
-
-def test_folder_without_a_package_is_an_error(tmp_path: Path) -> None:
-    command: list[str | Path] = [sys.executable, BENCHMARKS / "other_package.py", tmp_path, "none.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode
-    assert "ImportError: expected sb3_compressed of" in done.stderr or "No module named" in done.stderr
-
-
 @pytest.mark.slow
 def test_distributed_benchmark_writes_its_results(folder: Path) -> None:
-    # Two parts, since the others start more of the same clusters. The script measures the actors among its own
+    # One part, since the others start more of the same clusters. The script measures the actors among its own
     # descendants, which forked ones would not be.
-    printed, results = run("distributed_buffer", folder, "--parts", "bytes", "inserts", fresh=True)
-    for row in (
-        "| MsPacman | ",
-        "| acknowledged inserts of encoded segments into one shard, transitions | at least 50,000/s |",
-    ):
-        assert row in printed
+    printed, results = run("distributed_buffer", folder, "--parts", "bytes", fresh=True)
+    assert "| MsPacman | " in printed
     assert not any("error" in measured for of_label in results.values() for measured in of_label.values())
     measured = results["bytes, MsPacman"]
     assert measured["distributed"]["to shard"] < measured["LZ4"]["to shard"] < measured["distributed"]["raw"]
     assert measured["distributed"]["to learner(256)"] < measured["LZ4"]["to shard"]
-    assert results["inserts"]["distributed"]["cpu"]["2 ahead"]["Shard"] > 0
-
-
-@pytest.mark.slow
-def test_startup_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("startup", folder, fresh=True)
-    assert "| import numba |" in printed
-    assert len(results) == 5
-    assert all(row.keys() == {"first process, s", "others, s", "memory"} for row in results.values())
 
 
 @pytest.mark.slow
@@ -153,12 +116,10 @@ SCRIPTS = {
     "device_batches": ([], "Noise84-v0, 8"),
     "samplers": ([], "| 1,000 | sb3-compressed `prioritized` |"),
 }
-QUICK = "samplers", "alternating_buffers", "device_batches"
 
 
-@pytest.mark.parametrize(
-    "script", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in SCRIPTS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_benchmarks_print_rows_and_write_right_results(script: str, folder: Path) -> None:
     flags, row = SCRIPTS[script]
     printed, results = run(script, folder, *flags)

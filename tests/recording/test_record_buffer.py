@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
 from support import record
 
-from sb3_compressed import CompressedReplayBuffer, StorageError, load_checkpoint, save_checkpoint
+from sb3_compressed import StorageError, load_checkpoint, save_checkpoint
 from sb3_compressed.datasets import trajectories
 from sb3_compressed.recording import DummyRecordBuffer, FramelessRecordBuffer, RecordBuffer
 from sb3_compressed.storage import verify
@@ -382,9 +382,3 @@ def test_invalid_arguments_of_the_constructor_raise(options: Any, message: str) 
     space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
     with pytest.raises(ValueError, match=message):
         RecordBuffer(space, spaces.Discrete(2), **options)
-
-
-def test_recording_has_a_repr_and_a_compressed_buffer(stream: Stream) -> None:
-    recording = recorded(stream)
-    assert repr(recording) == f"RecordBuffer({N_STEPS * 4} transitions of 4 environments)"
-    assert isinstance(recording.buffer, CompressedReplayBuffer)
