@@ -144,3 +144,10 @@ def test_codecs_of_different_classes_are_refused() -> None:
     other = PayloadBatch([Delta(3), get_codec("zstd-dict")], batch.payloads, 2, batch.offsets)
     with pytest.raises(CorruptPayload, match="codecs of different classes"):
         PayloadBatch.unpack(other.pack(), by_digest(other.codecs))
+
+
+def test_payloads_of_4_gib_are_not_packed() -> None:
+    payload = Payloads.of([b"only its declared length matters"])
+    payload.places[0, 1] = 1 << 32
+    with pytest.raises(ValueError, match="payloads of 4294967296 bytes are too large to be packed"):
+        PayloadBatch([get_codec("none")], payload, 1).pack()

@@ -104,12 +104,6 @@ def test_pages_plots_and_readme_are_written_and_reproducible(tmp_path: Path, mon
     assert {path.name: path.read_bytes() for path in pages.glob("*.svg")} == first
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/formats.md", "docs/performance.md"])
-def test_pages_have_the_marks_that_make_report_needs(page: str) -> None:
-    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
-    assert report.BEGIN in text.partition(report.END)[0]
-
-
 def test_failed_and_wrong_buffers_are_marked() -> None:
     wrong = {**dict.fromkeys(KEYS, 1.0), "wrong": "1 observations of 256 wrong"}
     printed = ratio_table(replay_results(cpprb={"error": "ended with -11: "}, zstd3=wrong))

@@ -342,9 +342,3 @@ def test_variants_of_auto_of_earlier_versions_are_deprecated_and_mean_auto(optio
     assert buffer.observations.codec == replay().observations.codec
     assert (buffer.compression_method, buffer.given_arguments["compression_method"]) == ("auto", "auto")
     assert not buffer.given_arguments["compression_kwargs"]
-
-
-def test_variants_of_auto_of_earlier_versions_are_deprecated_for_keys_of_dicts() -> None:
-    with pytest.warns(DeprecationWarning, match="auto/small"):
-        buffer = CompressedDictReplayBuffer(64, MIXED, BUTTONS, "cpu", compression_method={"screen": "auto/small"})
-    assert buffer.compression_method == {"screen": "auto"}

@@ -13,7 +13,6 @@ import torch as th
 from buffer_pairs import REPLAY_PAIRS, ROLLOUT_PAIRS, SB3_OPTIMIZED
 from gymnasium import spaces
 from stable_baselines3 import DQN, PPO
-from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed import (
     BufferNotReady,
@@ -80,12 +79,6 @@ def test_sizes_that_are_not_integers_raise_type_error(cls: type[Any]) -> None:
             new(cls, value)
         with pytest.raises(TypeError, match=f"n_envs .*got {value!r}"):
             new(cls, n_envs=value)
-
-
-def test_sizes_that_sb3_accepts_are_accepted() -> None:
-    theirs = ReplayBuffer(1, VECTOR, BUTTONS, n_envs=4)
-    assert new(CompressedReplayBuffer, 1, n_envs=4).buffer_size == theirs.buffer_size == 1
-    assert new(CompressedReplayBuffer, np.int64(8)).buffer_size == 8
 
 
 def test_n_steps_and_n_sampled_goal_below_their_minimum_raise() -> None:

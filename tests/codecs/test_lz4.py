@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lz4.block
 import lz4.frame
 import numpy as np
@@ -31,7 +33,9 @@ def test_payloads_are_in_the_standard_formats() -> None:
     [payload] = get_codec("lz4-frame").encode(frame[np.newaxis])
     assert lz4.frame.get_frame_info(payload)["content_size"] == frame.nbytes
     assert lz4.frame.decompress(payload) == frame.tobytes()
-    [payload] = get_codec("lz4-block").encode(frame[np.newaxis])
+    block: Any = get_codec("lz4-block")
+    [payload] = block.encode(frame[np.newaxis])
+    assert block.decompress_frame(payload, frame.nbytes) == frame.tobytes()
     assert lz4.block.decompress(payload, uncompressed_size=frame.nbytes) == frame.tobytes()
 
 

@@ -112,10 +112,11 @@ def test_new_transitions_have_the_largest_priority_of_all_shards(local_ray: None
 
 
 def test_updates_are_sent_before_a_checkpoint(local_ray: None, tmp_path: Path) -> None:
-    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0)
+    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0, mode="lap")
     buffer = new_buffer("small", 100, sampler=sampler)
     add_rows(buffer, "small", range(20))
     batch = buffer.sample(400)
+    assert (batch.weights == 1).all()
     buffer.update_priorities(batch.indices, np.full(400, 4.0))
     buffer.save_checkpoint(tmp_path / "checkpoint")
     refreshed(buffer)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -240,6 +242,29 @@ def test_a_ring_that_cannot_be_opened_in_time_is_an_error(memory: Any) -> None:
     add_to(writer, "images", range(5))
     writer.flush()
     assert content(memory, "not opened") == [*range(5)]
+
+
+def test_a_shard_that_is_stopped_and_killed(memory: Any) -> None:
+    writer = writer_of(memory, "images", "stopped")
+    add_to(writer, "images", range(40))
+    pid = call(memory, "pid")
+    os.kill(pid, signal.SIGSTOP)
+    with short_timeout(0.2, writer):
+        add_to(writer, "images", range(40, 140))
+    assert writer.n_lost
+    os.kill(pid, signal.SIGKILL)
+
+    def is_acknowledged() -> bool:
+        before = writer.n_acknowledged
+        first = writer.n_acknowledged + writer.n_lost + writer.n_staged
+        add_to(writer, "images", range(first, first + 10))
+        return writer.n_acknowledged > before
+
+    until(is_acknowledged)
+    writer.flush()
+    found = content(memory, "stopped")
+    assert len(set(found)) == len(found)
+    assert found == sorted(found)
 
 
 # -- full disks ----------------------------------------------------------------------------------------------
