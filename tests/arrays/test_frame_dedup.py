@@ -243,6 +243,16 @@ def test_a_pickled_pair_continues_to_share_independently(frame_stack: FrameStack
     pair.assert_equal()
 
 
+def test_rows_written_to_a_view_do_not_affect_the_stream() -> None:
+    envs = StackedEnvs(STACKINGS["channel-first"])
+    pair = Pair(envs, 4)
+    for obs, next_obs, began in envs.transitions(20):
+        pair.obs.reshape(-1, *pair.obs.item_shape)[0] = pair.plain[0, 0, 0] = 7
+        pair.next_obs.swapaxes(0, 1)[1] = pair.plain[1, :, 1] = 9
+        assert pair.add(obs, next_obs) == [5 if new else 1 for new in began]
+    pair.assert_equal()
+
+
 def test_one_array_with_next_observations_shares_frames_like_two_arrays() -> None:
     """As with SB3's ``optimize_memory_usage``: what comes next is written to the next row, and again as what is."""
     envs = StackedEnvs(STACKINGS["channel-first"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
+import random
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -126,3 +127,12 @@ def test_a_damaged_item_is_named_when_a_part_of_it_is_written() -> None:
     assert (array[1] == 3).all()
     array[2, 1] = 5
     assert (array[2, 1] == 5).all()
+
+
+def test_shuffling_rows_keeps_all_of_them() -> None:
+    ours, plain = pair_of()
+    random.Random(3).shuffle(ours[0])
+    expected = [*map(np.copy, plain[0])]
+    random.Random(3).shuffle(expected)
+    plain[0][...] = expected
+    assert_same(ours, plain)

@@ -91,6 +91,13 @@ def assert_corrupt(place: str, many: bool, codec: str, change: str) -> None:
     assert caught.value.index == index
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_frames_are_corrupt_where_items_are_not_divided(codec: str) -> None:
+    slots = encoder_of(codec).encode(ITEMS)
+    with pytest.raises(CorruptPayload, match="4 payloads, and items have 1 frames"):
+        decoded(slots, encoder_of(codec, None))
+
+
 def damage(array: CompressedArray) -> None:
     """Write slots with three payloads where the layout has four frames, with right checksums where there are some."""
     slots = array.slots_at(slice(10, 30))

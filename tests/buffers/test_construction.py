@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +326,21 @@ def test_normalize_images_does_not_change_other_keys() -> None:
     assert batch.observations["screen"].unique().tolist() == [1.0]
     assert batch.observations["state"].dtype == th.float32
     assert batch.observations["lives"].dtype == th.int64
+
+
+def test_noise_takes_half_of_sb3s_memory_in_replay_and_all_of_it_in_rollout_buffers() -> None:
+    rng = np.random.default_rng(0)
+    space = spaces.Box(0, 255, (1, 84, 84), np.uint8)
+    images = rng.integers(0, 256, (65, 1, 1, 84, 84), np.uint8)
+    kept, rollout = replay(space), CompressedRolloutBuffer(64, space, BUTTONS, "cpu")
+    zeros = np.zeros(1)
+    for obs, next_obs in pairwise(images):
+        kept.add(obs, next_obs, zeros, zeros, zeros, [{}])
+        rollout.add(obs, zeros, zeros, zeros, th.zeros(1), th.zeros(1))
+    for buffer, share in ((kept, 0.5), (rollout, 1.0)):
+        # The trained state of a codec is a constant.
+        learned = getattr(buffer.observations.codec, "nbytes", 0) * 2
+        assert buffer.observations_nbytes < (share + 0.02) * buffer.raw_observations_nbytes + learned
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import pickle
 import warnings
@@ -172,6 +173,33 @@ def test_hindsight_transitions_are_included_while_their_episodes_are_complete(st
     assert buffer.sampler.is_valid.sum() == (buffer.ep_length > 0).sum()
 
 
+@pytest.mark.parametrize("stream", ["goal-bits"], indirect=True)
+@pytest.mark.parametrize("sampler", ["prioritized", "without-replacement"])
+def test_hindsight_transitions_are_excluded_though_an_interrupt_came_first(
+    sampler: str, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = new_buffer(CompressedHerReplayBuffer, stream, 23, sampler=sampler)
+    remove = type(buffer.sampler).remove
+    n_interrupted = 0
+
+    def interrupted(self: Any, indices: Any) -> None:
+        monkeypatch.setattr(type(self), "remove", remove)
+        raise KeyboardInterrupt
+
+    for transition in stream[-1]:
+        monkeypatch.setattr(type(buffer.sampler), "remove", interrupted)
+        try:
+            transition.add_to(buffer)
+        except KeyboardInterrupt:
+            n_interrupted += 1
+            transition.add_to(buffer)
+        monkeypatch.setattr(type(buffer.sampler), "remove", remove)
+        np.testing.assert_array_equal(buffer.sampler.is_valid, buffer.ep_length.reshape(-1) > 0)
+        if (buffer.ep_length > 0).any():
+            buffer.sample(4)
+    assert n_interrupted > 3
+
+
 @pytest.mark.parametrize("stream", ["pendulum", "atari"], indirect=True)
 @pytest.mark.parametrize("kind", ["replay", "n-step"])
 def test_vec_normalize_normalizes_the_drawn_transitions(kind: str, stream: Stream) -> None:
@@ -231,6 +259,19 @@ def test_reset_excludes_everything() -> None:
     assert buffer.update_priorities(batch.indices, np.full(64, 9.0)) == 0
 
 
+def test_nothing_remains_of_priorities_before_a_reset_that_many_steps_follow() -> None:
+    buffer = cart(3, WeightedSampler())
+    buffer.update_priorities(np.arange(12), np.full(12, 9.0))
+    buffer.reset()
+    n_steps = 6
+    columns = [
+        np.stack([getattr(step, name) for step in steps(0, n_steps)])
+        for name in ("obs", "next_obs", "action", "reward", "done")
+    ]
+    buffer.extend(*columns, timeouts=np.zeros((n_steps, 4), bool))
+    assert buffer.sampler.values[: n_steps * 4].tolist() == [1.0] * n_steps * 4
+
+
 def test_position_may_be_assigned_directly() -> None:
     buffer = cart(4)
     buffer.sample(1)
@@ -238,6 +279,21 @@ def test_position_may_be_assigned_directly() -> None:
     np.testing.assert_array_equal(np.unique(buffer.sample(500).indices), np.arange(28))
     buffer.pos, buffer.full = 3, True
     np.testing.assert_array_equal(np.unique(buffer.sample(900).indices), np.arange(40))
+
+
+@pytest.mark.parametrize("n_rows", [4, 9, 25])
+def test_an_interrupt_after_the_position_was_moved_keeps_the_priorities(n_rows: int) -> None:
+    buffer = cart(n_rows, WeightedSampler())
+    batch = buffer.sample(8)
+    buffer.update_priorities(batch.indices, np.full(8, 9.0))
+    [step] = steps(n_rows, n_rows + 1)
+    # All that an add has done when it is interrupted before it returns.
+    ReplayBuffer.add(buffer, step.obs, step.next_obs, step.action, step.reward, step.done, step.infos)
+    new = n_rows % 10 * 4 + np.arange(4)
+    assert {*new.tolist()} <= {*buffer.sample(500).indices.tolist()}
+    assert buffer.sampler.values[new].tolist() == [1.0] * 4
+    kept = np.setdiff1d(batch.indices, new)
+    assert buffer.sampler.values[kept].tolist() == [9.0] * len(kept)
 
 
 def test_a_failed_add_is_not_counted() -> None:
@@ -349,6 +405,20 @@ def test_each_buffer_copies_the_sampler() -> None:
     assert not second.sampler.is_valid.any()
     with pytest.raises(ValueError, match="belongs"):
         cart(0, first.sampler)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, copy.copy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
+def test_copies_and_pickles_contain_the_sampler(duplicate: Any) -> None:
+    buffer = cart(14, WeightedSampler())
+    buffer.update_priorities(np.arange(4, 40), np.arange(36.0))
+    add_all(steps(14, 15), buffer)
+    other = duplicate(buffer)
+    first, second = same_draws(lambda: buffer.sample(32), lambda: other.sample(32), seed=0)
+    np.testing.assert_array_equal(first.indices, second.indices)
+    np.testing.assert_array_equal(first.observations, second.observations)
+    values = other.sampler.values.copy()
+    buffer.update_priorities([30], [99.0])
+    np.testing.assert_array_equal(other.sampler.values, values)
 
 
 @pytest.mark.parametrize("n_unreported", [0, 3, 10, 13])
@@ -494,6 +564,22 @@ def test_a_users_samples_get_the_two_fields() -> None:
             return Own(samples.observations, samples.rewards + 1)
 
     assert cart(1, cls=OwnSamples).sample(4)._fields == ("observations", "bonus", "weights", "indices")
+
+
+def test_a_mixin_that_extends_sample_can_have_a_sampler() -> None:
+    class Counting:
+        n_samples = 0
+
+        def sample(self, *args: Any, **kwargs: Any) -> Any:
+            self.n_samples += 1
+            return super().sample(*args, **kwargs)  # type: ignore[misc]
+
+    class Counted(Counting, CompressedReplayBuffer):
+        pass
+
+    buffer = cart(1, "prioritized", cls=Counted)
+    assert len(buffer.sample(8).indices) == 8
+    assert buffer.n_samples == 1
 
 
 def test_a_parent_with_a_sample_of_its_own_cannot_have_a_sampler() -> None:

@@ -224,6 +224,18 @@ def test_batch_sizes_of_rollouts_below_one_raise(batch_size: int) -> None:
     assert [len(batch.actions) for batch in buffer.get(np.int64(3))] == [3, 3, 2]
 
 
+@pytest.mark.parametrize("cls", [*REPLAYS, CompressedHerReplayBuffer])
+def test_infos_must_have_one_dict_for_each_environment(cls: type[Any]) -> None:
+    buffer = new(cls, n_envs=2)
+    wrong: list[Any] = [[{}], [], [{}] * 3, {}, "ab", iter([{}, {}])]
+    for infos in wrong:
+        with pytest.raises(ValueError, match="infos"):
+            add_step(buffer, 2, infos=infos)
+    assert buffer.size() == 0
+    add_step(buffer, 2, infos=({}, {}))
+    assert buffer.size() == 1
+
+
 SAVED = spaces.Box(0, 255, (4, 12, 12), np.uint8), spaces.Discrete(2)
 LOADS: list[Any] = [CompressedReplayBuffer.from_checkpoint, load_checkpoint]
 

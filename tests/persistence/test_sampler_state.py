@@ -264,6 +264,24 @@ def test_transitions_of_failed_adds_are_not_drawn(
     buffer.close()
 
 
+@pytest.mark.parametrize("kind", ["vectors", "optimized"])
+def test_a_failed_add_keeps_the_priorities_of_the_row_it_would_overwrite(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = new(kind, "prioritized", storage=tmp_path)
+    add(buffer, kind, 0, 84)
+    valid = np.flatnonzero(buffer.sampler.is_valid)
+    buffer.update_priorities(valid, 1.0 + np.arange(len(valid)))
+    before = {name: np.copy(value) for name, value in buffer.sampler.state_dict().items()}
+    monkeypatch.setattr(ArrayStore, "commit", lambda *_: (_ for _ in ()).throw(OSError("no space left on device")))
+    with pytest.raises(OSError, match="no space left"):
+        add(buffer, kind, 84, 85)
+    for name, value in buffer.sampler.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+    monkeypatch.undo()
+    buffer.close()
+
+
 # -- other samplers than the stored one ------------------------------------------------------------------------------
 
 
