@@ -423,7 +423,7 @@ class Delta(BytesCodec, TrainableCodec):
         if payload[:1] == HEADER_FILTERED and self.planes.fits(nbytes):
             frame = np.frombuffer(self._plain_zstd.decompress_frame(payload[1:], nbytes), dtype=np.uint8).copy()
             if frame.size == nbytes:
-                delta_kernels().unfilter(self.planes.line_nbytes, self.planes.plane_nbytes, frame)
+                self.planes.unfilter(frame)
             return frame.tobytes()
         if coder_of(payload) == "lz4":
             raise CorruptPayload(f"it is not a block of LZ4 of a frame of {nbytes} bytes")

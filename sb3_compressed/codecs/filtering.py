@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sb3_compressed.errors import CodecError
 
 __all__ = ["PlaneLayout"]
@@ -34,3 +37,11 @@ class PlaneLayout:
     def fits(self, frame_nbytes: int) -> bool:
         """Return whether frames of this size consist of such planes."""
         return 0 < self.plane_nbytes <= frame_nbytes and frame_nbytes % self.plane_nbytes == 0
+
+    def unfilter(self, frame: NDArray[np.uint8]) -> None:
+        """Undo the filter of a frame that consists of such planes, ``(frame_nbytes,)``, in place."""
+        planes = frame.reshape(-1, self.plane_nbytes // self.line_nbytes, self.line_nbytes)
+        np.add.accumulate(planes, axis=1, dtype=np.uint8, out=planes)  # modulo 256
+        if len(planes) == 3:
+            planes[0] += planes[1]
+            planes[2] += planes[1]

@@ -4,13 +4,11 @@ from sb3_compressed.codecs.delta_kernels.decoder import decode_frames
 from sb3_compressed.codecs.delta_kernels.encoder import encode_deltas
 from sb3_compressed.codecs.delta_kernels.references import word_differences
 from sb3_compressed.codecs.delta_kernels.source_search import TABLE_BITS, index_words
-from sb3_compressed.codecs.delta_kernels.unfiltering import unfilter
 
 __all__ = [
     "TABLE_BITS",
     "decode_frames",
     "encode_deltas",
     "index_words",
-    "unfilter",
     "word_differences",
 ]
