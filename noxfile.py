@@ -25,14 +25,6 @@ def oldest(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11")
-def newest_numba(session: nox.Session) -> None:
-    """Run the quick tests with the newest numba, also one that pyproject.toml does not allow yet."""
-    session.install("-c", "constraints.txt", "-e", ".[dev]")
-    session.install("--upgrade", "numba")  # without the package, whose bound would apply
-    session.run("python", "-m", "pytest", "-n", "auto", "--dist", "worksteal", "-m", "not slow", *session.posargs)
-
-
-@nox.session(python="3.11")
 def bounds(session: nox.Session) -> None:
     """Run the tests, with more damaged folders, while every index in a kernel is checked.
 

@@ -76,7 +76,7 @@ for name in names:
     if not name.startswith(tuple(f"sb3_compressed.{package}" for package in ("arrays", "buffers", "samplers"))):
         continue
     for other in [*sys.modules]:
-        if other.startswith("sb3_compressed") and not other.endswith(("kernels", "jit", "kernel_cache")):
+        if other.startswith("sb3_compressed") and not other.endswith(("kernels", "jit")):
             del sys.modules[other]
     try:
         importlib.import_module(name)

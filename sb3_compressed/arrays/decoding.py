@@ -88,8 +88,10 @@ def decode(
         else:
             copy_repeated(repeated, first, rows)
     if layout is not None and layout.axis != 0 and n_frames > 1:
+        from sb3_compressed.arrays.interleaving_kernels import interleave_frames
+
         piece = layout.piece * out.itemsize
-        payload_kernels().interleave_frames(output_bytes(frames, n_payloads), piece, output_bytes(out, len(out)))
+        interleave_frames(output_bytes(frames, n_payloads), piece, output_bytes(out, len(out)))
 
 
 def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[Any], num_threads: int) -> None:

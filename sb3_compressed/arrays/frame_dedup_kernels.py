@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from sb3_compressed.kernels.byte_kernels import INT, WORD, copy_bytes, differ
 from sb3_compressed.kernels.jit import (
     BYTE_ROWS,
-    BYTES,
     INT_ROWS,
     READ_BYTES,
     READ_WORD_ROWS,
+    bytes_at,
     helper,
     kernel,
     put_word,
@@ -49,19 +49,23 @@ def masks_of_older_frames(n_frames: int, piece: int) -> NDArray[np.uint64]:
     return np.where(np.arange(n_bytes) % block < n_older, np.uint8(255), np.uint8(0)).view(np.uint64)
 
 
-@helper(types.void, READ_BYTES, INT, INT, INT, BYTES)
-def take_frame(item: NDArray[np.uint8], frame: int, n_frames: int, piece: int, out: NDArray[np.uint8]) -> None:
-    """Copy one frame of an observation, ``[before, frame, after]``, to contiguous memory."""
-    source = item[frame * piece :]  # the compiler proves that indices into this are not negative
-    if piece == 1 and n_frames == 4:  # as games are stacked; constants compile to wide instructions
-        for block in range(out.size):
-            out[block] = source[block * 4]
-    elif piece == 1:
-        for block in range(out.size):
-            out[block] = source[block * n_frames]
+@helper(types.void, INT, INT, INT, INT, INT)
+def take_frame(at: int, n_frames: int, piece: int, to: int, size: int) -> None:
+    """Copy one frame of an observation, ``[before, frame, after]``, to contiguous memory.
+
+    :param at: address of the first bytes of the frame
+    :param to: address of the output, of ``size`` bytes
+    """
+    if piece == 1:
+        pixels, out = bytes_at(at, (size - 1) * n_frames + 1), bytes_at(to, size)
+        if n_frames == 4:  # as games are stacked; constants compile to wide instructions
+            for block in range(size):
+                out[block] = pixels[block * 4]
+        else:
+            for block in range(size):
+                out[block] = pixels[block * n_frames]
     else:
-        at, to = source.ctypes.data, out.ctypes.data
-        end = to + out.size
+        end = to + size
         if piece < WORD:  # whole words, each of which overwrites the end of the one before; except for the last ones
             while to + WORD * piece < end:
                 put_word(to, word_at(at))
@@ -73,15 +77,18 @@ def take_frame(item: NDArray[np.uint8], frame: int, n_frames: int, piece: int, o
             to += piece
 
 
-@helper(types.boolean, INT, INT, INT, INT, INT, INT, READ_WORD_ROWS)
+@helper(types.boolean, INT, INT, INT, INT, INT, INT, INT, INT)
 def continues(
-    item: int, before: int, item_nbytes: int, piece: int, n_frames: int, shift: int, masks: NDArray[np.uint64]
+    item: int, before: int, item_nbytes: int, piece: int, n_frames: int, shift: int, mask: int, mask_size: int
 ) -> bool:
-    """Return whether all but the newest ``shift`` frames of an observation are the newest ones of the one before."""
+    """Return whether all but the newest ``shift`` frames of an observation are the newest ones of the one before.
+
+    :param mask: address of the mask for this shift, of ``mask_size`` words
+    """
     step = max(item_nbytes, 1) if n_frames * piece <= MAX_MASKED_BLOCK else n_frames * piece
     for begin in range(0, item_nbytes, step):
         at = before + begin + shift * piece
-        if differ(item + begin, at, step - shift * piece, masks[shift]):
+        if differ(item + begin, at, step - shift * piece, mask, mask_size):
             return False
     return True
 
@@ -124,31 +131,34 @@ def take_new_frames(
     :return: the number of new frames
     """
     n_envs, item_nbytes = previous.shape
+    mask, mask_size, frame_nbytes = masks.ctypes.data, masks.shape[1], frames.shape[1]
+    observations, next_ones, previous_ones = first.ctypes.data, second.ctypes.data, previous.ctypes.data
+    output = frames.ctypes.data
     written = 0
     for env in range(n_envs):
-        last = previous.ctypes.data + env * item_nbytes
+        last = previous_ones + env * item_nbytes
         before = last
         is_continued = is_valid
         for row in range(n_rows):
             begin = (row // 2 * n_envs + env) * item_nbytes
-            end = begin + item_nbytes
-            item = (second if row % 2 else first).ctypes.data + begin
+            item = begin + (next_ones if row % 2 else observations)
             shift = 0 if is_continued else n_frames
             if item == before:  # the same memory, as of frames[1:] and frames[:-1]
                 n_new[row, env] = 0
                 continue
             # With the newest frame first, an observation is continued as the one before is otherwise.
             later, earlier = (before, item) if newest_first else (item, before)
-            while shift < n_frames and not continues(later, earlier, item_nbytes, piece, n_frames, shift, masks):
+            while shift < n_frames and not continues(
+                later, earlier, item_nbytes, piece, n_frames, shift, mask + shift * mask_size * WORD, mask_size
+            ):
                 shift += 1
             n_new[row, env] = shift
             is_continued = True
             if shift == 0:
                 continue
-            new = (second if row % 2 else first)[begin:end]
             first_new = 0 if newest_first else n_frames - shift
             for frame in range(first_new, first_new + shift):
-                take_frame(new, frame, n_frames, piece, frames[written])
+                take_frame(item + frame * piece, n_frames, piece, output + written * frame_nbytes, frame_nbytes)
                 written += 1
             before = item
         if before != last:

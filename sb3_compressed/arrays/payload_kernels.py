@@ -15,19 +15,16 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.common.probes import holds
-from sb3_compressed.kernels.byte_kernels import INT, WORD, copy_bytes
+from sb3_compressed.kernels.byte_kernels import INT, copy_bytes
 from sb3_compressed.kernels.jit import (
     BYTE_ROWS,
     BYTES,
     INT_ROWS,
     INTS,
-    READ_BYTE_ROWS,
     READ_INTS,
-    helper,
+    int64_at,
     kernel,
     prefetch,
-    put_word,
-    word_at,
 )
 
 __all__ = [
@@ -36,7 +33,6 @@ __all__ = [
     "concatenate_payloads",
     "copy_repeated",
     "find_repeated",
-    "interleave_frames",
     "locate_payloads",
 ]
 
@@ -49,12 +45,6 @@ HASH_FACTOR = 0x9E3779B1
 TYPE_ADDRESSES = np.array([id(type(None)), id(tuple), id(bytes)])
 """The addresses of the types of objects in slots, which each object has in its header. They differ between processes,
 and machine code is cached, so kernels get them as an argument."""
-
-
-@helper(INT, INT)
-def int64_at(address: int) -> int:
-    """Read the int64 at an address."""
-    return np.int64(word_at(address))  # type: ignore[return-value]
 
 
 @kernel(INT, READ_INTS, INT, INT, INTS, INT_ROWS, INTS, INT_ROWS)
@@ -168,9 +158,9 @@ def copy_repeated(repeated: NDArray[np.int64], first: NDArray[np.int64], frames:
     :param first: as :func:`find_repeated` returns it, ``(n,)``
     :param frames: the frames of payloads that are the first one; receives the others, ``(n, frame_nbytes)``
     """
-    size = frames.shape[1]
+    size, start = frames.shape[1], frames.ctypes.data
     for k in repeated:
-        copy_bytes(frames.ctypes.data + first[k] * size, frames.ctypes.data + k * size, size, size)
+        copy_bytes(start + first[k] * size, start + k * size, size, size)
 
 
 @kernel(types.void, INT_ROWS, BYTES)
@@ -185,38 +175,6 @@ def concatenate_payloads(places: NDArray[np.int64], content: NDArray[np.uint8]) 
         length = places[k, 1]
         copy_bytes(places[k, 0], to, length, length)
         to += length
-
-
-@kernel(types.void, READ_BYTE_ROWS, INT, BYTE_ROWS)
-def interleave_frames(frames: NDArray[np.uint8], piece: int, items: NDArray[np.uint8]) -> None:
-    """Interleave frames pixel by pixel, as items contain them that are stacked along their last axis.
-
-    :param frames: bytes of the frames, those of an item together, ``(n * n_frames, frame_nbytes)``
-    :param piece: bytes of one frame in a pixel
-    :param items: receives the items, ``(n, n_frames * frame_nbytes)``
-    """
-    n_frames, size = len(frames) // max(len(items), 1), frames.shape[1]
-    for k in range(len(items)):
-        first, item = k * n_frames, items[k]
-        if piece == 1 and n_frames == 4:  # as games are stacked; constants compile to wide instructions
-            a, b, c, d = frames[first], frames[first + 1], frames[first + 2], frames[first + 3]
-            for pixel in range(size):
-                item[4 * pixel] = a[pixel]
-                item[4 * pixel + 1] = b[pixel]
-                item[4 * pixel + 2] = c[pixel]
-                item[4 * pixel + 3] = d[pixel]
-            continue
-        source, to = frames.ctypes.data + first * size, item.ctypes.data
-        # Where they end within the item and the frames, whole words: each overwrites the end of the one before.
-        n_whole = size - WORD if piece < WORD <= size else 0
-        for taken in range(0, size, piece):
-            for frame in range(n_frames):
-                at = source + frame * size + taken
-                if taken < n_whole:
-                    put_word(to, word_at(at))
-                else:
-                    copy_bytes(at, to, piece, piece)
-                to += piece
 
 
 PAYLOADS = [b"one", b"", b"three", b"4"]

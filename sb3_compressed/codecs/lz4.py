@@ -83,6 +83,6 @@ class Lz4Block(BytesCodec):
         cls, codecs: Sequence[Lz4Block], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
     ) -> None:
         """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
-        from sb3_compressed.codecs.lz4_kernels import decode_blocks  # on first use, since importing numba takes long
+        from sb3_compressed.codecs.lz4_block_kernels import decode_blocks  # on first use: importing numba is slow
 
         decode_blocks(places, rows, done)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 from numba import types
-from numpy.typing import NDArray
 
 from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD, copy_bytes, copy_step, number_at
-from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, byte_at, helper, kernel, put_byte, put_word, word_at
+from sb3_compressed.kernels.jit import byte_at, helper, put_byte, put_word, word_at
 
-__all__ = ["decode_block", "decode_blocks"]
+__all__ = ["decode_block"]
 
 LONG = 15  # a number that continues in the next bytes
 MIN_MATCH = 4
@@ -134,18 +133,3 @@ def decode_block(payload: int, nbytes: int, dictionary: int, dictionary_nbytes: 
             copy_match(offset, target, length, room)
         target += length
     return False
-
-
-@kernel(types.void, INT_ROWS, BYTE_ROWS, BYTES)
-def decode_blocks(places: NDArray[np.int64], frames: NDArray[np.uint8], done: NDArray[np.uint8]) -> None:
-    """Decode payloads that are one valid block each.
-
-    :param places: for each payload its address, its size in bytes, and the index of its codec, ``(n, 3)``
-    :param frames: output, ``(n, frame_nbytes)``
-    :param done: for each payload 1 if its frame is in ``frames`` already, else 0, ``(n,)``; set to 1 for each payload
-        that this function decodes
-    """
-    n_frames, size = frames.shape
-    for k in range(n_frames):
-        if done[k] == 0:
-            done[k] = decode_block(places[k, 0], places[k, 1], 0, 0, frames.ctypes.data + k * size, size)

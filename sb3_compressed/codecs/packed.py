@@ -81,7 +81,7 @@ class Packed(Codec):
         cls, codecs: Sequence[Packed], payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None
     ) -> None:
         """Decode payloads of different codecs of this class; see :meth:`Codec.decode_batch`."""
-        from sb3_compressed.codecs.packed_kernels import unpack_frames
+        from sb3_compressed.codecs.packed_decoder_kernels import unpack_frames
 
         rows = output_bytes(out, len(payloads))
         done = new_status(done, len(rows))

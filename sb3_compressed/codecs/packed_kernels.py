@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 
 from sb3_compressed.kernels.byte_kernels import INT, WORD, copy_bytes, number_at
 from sb3_compressed.kernels.jit import (
-    BYTE_ROWS,
     BYTES,
-    INT_ROWS,
     INTS,
     READ_BYTE_ROWS,
     READ_INTS,
     byte_at,
     bytes_at,
     helper,
+    int64_at,
     kernel,
     last_byte_of,
     put_byte,
@@ -34,9 +33,8 @@ from sb3_compressed.kernels.jit import (
 )
 from sb3_compressed.kernels.plane_kernels import add_bytes, join_pixels, separate_pixels, subtract_bytes
 
-__all__ = ["pack_frame", "pack_frames", "unpack_frame", "unpack_frames"]
+__all__ = ["pack_frame", "pack_frames", "unpack_frame"]
 
-RAW = 0  # the first byte of an uncompressed frame
 BLOCK = 8  # values
 MAX_WIDTH = 8  # bits of a value
 MAX_GROUP_WIDTH = 4  # bits of a width
@@ -214,20 +212,21 @@ def undo_zigzag(blocks: int, n: int) -> None:
 
 @helper(INT, INT)
 def size_header(frame_nbytes: int) -> int:
-    """Return the first byte of payloads of frames of a size, which is never ``RAW``."""
+    """Return the first byte of payloads of frames of a size, which is never that of an uncompressed frame, 0."""
     return 1 + frame_nbytes % 255
 
 
-@helper(INT, INT, READ_INTS, INT, INT, INT)
-def pack_frame(frame: int, layout: NDArray[np.int64], scratch: int, payload: int, limit: int) -> int:
+@helper(INT, INT, INT, INT, INT, INT)
+def pack_frame(frame: int, layout: int, scratch: int, payload: int, limit: int) -> int:
     """Write the payload of a frame, and return the number of its bytes; 0 if it would have more than ``limit``.
 
     :param frame: address of the frame, which is not empty
-    :param layout: its :attr:`.PictureLayout.numbers`, in the order that it has in memory
+    :param layout: address of its :attr:`.PictureLayout.numbers`, in the order that it has in memory
     :param scratch: address of :attr:`.PictureLayout.scratch_nbytes` bytes of scratch memory
     :param payload: address of the output, of ``limit`` bytes
     """
-    n_planes, height, width, interleaved, has_colors = layout[0], layout[1], layout[2], layout[3], layout[4] != 0
+    n_planes, height, width = int64_at(layout), int64_at(layout + WORD), int64_at(layout + 2 * WORD)
+    interleaved, has_colors = int64_at(layout + 3 * WORD), int64_at(layout + 4 * WORD) != 0
     size = height * width
     stride = -(-size // BLOCK) * WORD
     n_blocks = n_planes * stride // WORD
@@ -272,16 +271,17 @@ def pack_frame(frame: int, layout: NDArray[np.int64], scratch: int, payload: int
     return total
 
 
-@helper(types.boolean, INT, INT, READ_INTS, INT, INT)
-def unpack_frame(payload: int, nbytes: int, layout: NDArray[np.int64], scratch: int, frame: int) -> bool:
+@helper(types.boolean, INT, INT, INT, INT, INT)
+def unpack_frame(payload: int, nbytes: int, layout: int, scratch: int, frame: int) -> bool:
     """Decode a payload and return whether :func:`pack_frame` can have written it; if not, nothing is written.
 
     :param payload: address of the payload, of ``nbytes`` bytes
-    :param layout: the :attr:`.PictureLayout.numbers` of the frame
+    :param layout: address of the :attr:`.PictureLayout.numbers` of the frame
     :param scratch: address of :attr:`.PictureLayout.scratch_nbytes` bytes of scratch memory
     :param frame: address of the output, a frame that is not empty
     """
-    n_planes, height, width, interleaved, has_colors = layout[0], layout[1], layout[2], layout[3], layout[4] != 0
+    n_planes, height, width = int64_at(layout), int64_at(layout + WORD), int64_at(layout + 2 * WORD)
+    interleaved, has_colors = int64_at(layout + 3 * WORD), int64_at(layout + 4 * WORD) != 0
     size = height * width
     stride = -(-size // BLOCK) * WORD
     n_blocks = n_planes * stride // WORD
@@ -342,39 +342,9 @@ def pack_frames(
     :return: the bytes of all payloads
     """
     n_frames, size = frames.shape
+    source, numbers, memory, target = frames.ctypes.data, layout.ctypes.data, scratch.ctypes.data, payloads.ctypes.data
     written = 0
     for k in range(n_frames):
-        source, target = frames.ctypes.data + k * size, payloads.ctypes.data + written
-        written += pack_frame(source, layout, scratch.ctypes.data, target, size)
+        written += pack_frame(source + k * size, numbers, memory, target + written, size)
         ends[k] = written
     return written
-
-
-@kernel(types.void, INT_ROWS, READ_INTS, BYTES, BYTE_ROWS, BYTES)
-def unpack_frames(
-    places: NDArray[np.int64],
-    layout: NDArray[np.int64],
-    scratch: NDArray[np.uint8],
-    frames: NDArray[np.uint8],
-    done: NDArray[np.uint8],
-) -> None:
-    """Decode valid payloads: packed and uncompressed ones.
-
-    :param places: for each payload its address, its size in bytes, and a number that is not used, ``(n, 3)``
-    :param layout: the :attr:`.PictureLayout.numbers` of the frames
-    :param scratch: scratch memory, ``(scratch_nbytes,)``
-    :param frames: output, ``(n, frame_nbytes)``
-    :param done: for each payload 1 if its frame is in ``frames`` already, else 0, ``(n,)``; set to 1 for each payload
-        that this function decodes
-    """
-    n_frames, size = frames.shape
-    for k in range(n_frames):
-        payload, nbytes, frame = places[k, 0], places[k, 1], frames.ctypes.data + k * size
-        if done[k] != 0 or nbytes == 0:
-            continue
-        if number_at(payload) == RAW:
-            if nbytes == 1 + size:
-                copy_bytes(payload + 1, frame, size, size)
-                done[k] = 1
-        elif nbytes <= size:
-            done[k] = unpack_frame(payload, nbytes, layout, scratch.ctypes.data, frame)

@@ -22,7 +22,8 @@ def copy_frames(places: NDArray[np.int64], frames: NDArray[np.uint8], done: NDAr
         that this function decodes
     """
     n_frames, size = frames.shape
+    start = frames.ctypes.data
     for k in range(n_frames):
         if done[k] == 0 and places[k, 1] == size:
-            copy_bytes(places[k, 0], frames.ctypes.data + k * size, size, size)
+            copy_bytes(places[k, 0], start + k * size, size, size)
             done[k] = 1

@@ -142,11 +142,12 @@ def decode_frames(
         that this function decodes
     """
     n_frames, size = frames.shape
+    start = frames.ctypes.data
     for k in range(n_frames):
         payload, nbytes = places[k, 0], places[k, 1]
         if done[k] != 0 or nbytes == 0:
             continue
-        frame, run_size = frames.ctypes.data + k * size, number_at(payload)
+        frame, run_size = start + k * size, number_at(payload)
         if run_size == 0:
             if nbytes == 1 + size:
                 copy_bytes(payload + 1, frame, size, size)

@@ -3,15 +3,13 @@
 They are called for every few bytes, where passing an array would cost as much as the work itself. Callers check the
 bounds. Words need not be aligned.
 
-The compiler inlines them into kernels of other files; :mod:`sb3_compressed.kernels.kernel_cache` recompiles those when
-this file changes.
+The compiler inlines them into kernels of other files, which are compiled again when this file changes.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import types
-from numpy.typing import NDArray
 
 from sb3_compressed.kernels.jit import byte_at, first_byte_of, helper, put_byte, put_word, word_at, words_at
 
@@ -90,25 +88,27 @@ def common_length(first: int, second: int, limit: int) -> int:
     return n
 
 
-@helper(types.boolean, INT, INT, INT, types.Array(types.uint64, 1, "C", readonly=True))
-def differ(first: int, second: int, length: int, mask: NDArray[np.uint64]) -> bool:
+@helper(types.boolean, INT, INT, INT, INT, INT)
+def differ(first: int, second: int, length: int, mask: int, mask_size: int) -> bool:
     """Return whether ``length`` bytes at two addresses differ in any bit of a mask.
 
-    :param mask: words that select bits of the first words, then of as many of the next ones, and so on
+    :param mask: address of ``mask_size`` words that select bits of the first words, then of as many of the next ones,
+        and so on
     """
+    bits = words_at(mask, mask_size)
     n_words = length // WORD
     start = 0
     while start < n_words:
-        n = min(mask.size, n_words - start)
+        n = min(mask_size, n_words - start)
         these, those = words_at(first + start * WORD, n), words_at(second + start * WORD, n)
         different = np.uint64(0)
         for k in range(n):  # without branches, so that it compiles to SIMD instructions
-            different |= (these[k] ^ those[k]) & mask[k]
+            different |= (these[k] ^ those[k]) & bits[k]
         if different:
             return True
         start += n
     for k in range(n_words * WORD, length):
-        bits = mask[k // WORD % mask.size] >> np.uint64(k % WORD * 8)
-        if (byte_at(first + k) ^ byte_at(second + k)) & bits & np.uint64(255):
+        byte = bits[k // WORD % mask_size] >> np.uint64(k % WORD * 8)
+        if (byte_at(first + k) ^ byte_at(second + k)) & byte & np.uint64(255):
             return True
     return False

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils, config
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Flags, compile_internal
+from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from sb3_compressed.common.interrupts import deferred_interrupts
-from sb3_compressed.kernels.kernel_cache import new_kernel_cache
 
 __all__ = [
     "BYTES",
@@ -34,12 +34,15 @@ __all__ = [
     "bytes_at",
     "first_byte_of",
     "helper",
+    "int32_at",
+    "int64_at",
     "kernel",
+    "kernels",
     "last_byte_of",
     "prefetch",
     "put_byte",
     "put_word",
-    "stack_ints",
+    "stack_memory",
     "word_at",
     "words_at",
 ]
@@ -59,21 +62,32 @@ READ_INTS = types.Array(types.int64, 1, "C", readonly=True)
 """A contiguous vector of integers that a kernel reads; writable arrays are accepted as well."""
 INT_ROWS = types.Array(types.int64, 2, "C")
 """Rows of integers."""
+WORDS = types.Array(types.uint64, 1, "C")
+"""A contiguous vector of words of 8 bytes."""
 READ_WORD_ROWS = types.Array(types.uint64, 2, "C", readonly=True)
 """Rows of words of 8 bytes that a kernel reads."""
 SHORT_INTS = types.Array(types.int32, 1, "C")
 """A contiguous vector of 32-bit integers."""
 
+FOLDER = Path(__file__).parent.parent
+#: Text in the source of every module of kernels, and of those whose constants they contain.
+IMPORT = b"sb3_compressed.kernels.jit"
+
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+kernels: list[Any] = []
+"""The kernels that this process has imported: numba's dispatchers."""
+
+_cache_errors: list[Exception] = []
+_logger = logging.getLogger(__name__)
 
 
 def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Callable[[Function], Function]:
     """Compile a function for one signature when its module is imported.
 
     Importing a module of kernels thus compiles everything it will ever run, and nothing is compiled during training or
-    in worker processes. The machine code is cached beside the source if that folder is writable, else in the user's
-    cache folder (``NUMBA_CACHE_DIR`` overrides both); if neither is, each process compiles it. See
-    :class:`~sb3_compressed.kernels.kernel_cache.KernelCache`.
+    in worker processes. Numba caches the machine code beside the source if that folder is writable, else in the user's
+    cache folder; ``NUMBA_CACHE_DIR`` overrides both. Without a usable cache, each process compiles it.
 
     :param result: type of the returned value
     :param arguments: types of the arguments
@@ -81,18 +95,36 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
     """
 
     def compile_function(function: Function) -> Function:
-        options: dict[str, Any] = {"nogil": nogil, "no_cfunc_wrapper": True, "_nrt": False}
+        # The names of cached files contain that of the function. Numba itself only detects changes in its source file.
+        function.__qualname__ += f"_{_sources_digest()}"
+        signature = result(*arguments)
+        options: dict[str, Any] = {"nogil": nogil, "no_cfunc_wrapper": True, "error_model": "numpy"}
         # Ctrl-C within a callback of LLVM is lost, and what is loaded then crashes the process.
         with deferred_interrupts(), _jit_enabled():
-            compiled: Any = numba.njit(**options)(function)
-            code_cache = new_kernel_cache(function)
-            if code_cache is not None:
-                compiled._cache = code_cache  # numba's enable_caching() sets its own in the same way
-            compiled.compile(result(*arguments))
-        compiled.disable_compile()
+            try:
+                compiled = numba.njit(signature, cache=True, **options)(function)
+            except Exception as error:  # no folder can be written, the disk is full, or a file is damaged
+                compiled = numba.njit(signature, **options)(function)
+                _report(error)
+        kernels.append(compiled)
         return cast("Function", compiled)
 
     return compile_function
+
+
+@cache
+def _sources_digest() -> str:
+    """Return a digest of the sources of all kernels, and of what else their machine code depends on.
+
+    Helpers are compiled into kernels of other modules, so machine code is only valid for the sources of all.
+    """
+    settings: Any = numba.config
+    digest = hashlib.sha256(f"{numba.__version__} {settings.BOUNDSCHECK}".encode())
+    for path in sorted(FOLDER.rglob("*.py")):
+        source = path.read_bytes() if path.is_file() else b""  # editors lock files with links to nowhere
+        if IMPORT in source or path.name == "jit.py":
+            digest.update(f"{path.name} {len(source)}\n".encode() + source)
+    return digest.hexdigest()[:16]
 
 
 @contextmanager
@@ -101,7 +133,7 @@ def _jit_enabled() -> Iterator[None]:
 
     Kernels read memory by its address, which Python cannot do.
     """
-    settings: Any = config  # numba sets its attributes from environment variables, so they are not declared
+    settings: Any = numba.config  # numba sets its attributes from environment variables, so they are not declared
     before, settings.DISABLE_JIT = settings.DISABLE_JIT, 0
     try:
         yield
@@ -109,25 +141,45 @@ def _jit_enabled() -> Iterator[None]:
         settings.DISABLE_JIT = before
 
 
-def helper(result: types.Type, *arguments: types.Type, inline: bool = False) -> Callable[[Function], Function]:
-    """Declare a function that only kernels call, which is compiled as a part of them.
+def _report(error: Exception) -> None:
+    """Log once that kernels cannot be cached. Not a warning, which filters may turn into an error."""
+    if not _cache_errors:
+        _logger.warning(
+            "compiled kernels cannot be cached (%s: %s), so each process compiles them, which takes some seconds; set "
+            "NUMBA_CACHE_DIR to a folder that can be written",
+            type(error).__name__,
+            error,
+        )
+    _cache_errors.append(error)
 
-    It takes a fraction of the time of a kernel, which besides gets wrappers for Python and is loaded on its own.
+
+def helper(result: types.Type, *arguments: types.Type, inline: bool = False) -> Callable[[Function], Function]:
+    """Declare a function that only kernels call, which is compiled for one signature, as a part of them.
+
+    It is compiled with the first kernel of a process that is not cached. A plain ``njit`` function would be compiled
+    for each combination of types of arguments, which differ by literals alone.
 
     :param result: type of the returned value
     :param arguments: types of the arguments
-    :param inline: whether callers contain its code, where LLVM would not do that: for one part of a long loop
+    :param inline: whether numba copies its code to its callers before it compiles them: for one part of a long loop,
+        which LLVM would leave a function of its own
     """
 
     def declare(function: Function) -> Function:
+        if inline:
+            with _jit_enabled():
+                return cast("Function", numba.njit(inline="always", error_model="numpy")(function))
+        signature = result(*arguments)
+        options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
+
         def call(typingctx: Any, *operands: Any) -> Any:
             def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
                 if not compiled:
-                    compiled.append(_compile_part(context, function, signature, inline=inline))
-                _link(context.active_code_library, compiled[0].library)
-                return context.call_internal(builder, compiled[0].fndesc, signature, values)
+                    compiled.append(numba.njit(signature, **options)(function))
+                callee = context.typing_context.resolve_value_type(compiled[0])
+                return context.get_function(callee, signature)(builder, values)
 
-            return result(*arguments), codegen
+            return signature, codegen
 
         compiled: list[Any] = []
         own = inspect.signature(call).parameters["typingctx"]
@@ -135,31 +187,6 @@ def helper(result: types.Type, *arguments: types.Type, inline: bool = False) -> 
         return cast("Function", intrinsic(call))
 
     return declare
-
-
-class PartialLibrary(JITCodeLibrary):
-    """The code of a helper before it is optimized and translated to machine code together with that of kernels."""
-
-    def _ensure_finalized(self) -> None:
-        """Leave the code as it is: numba finalizes libraries before it links them."""
-
-
-def _compile_part(context: Any, function: Callable[..., Any], signature: Any, *, inline: bool) -> Any:
-    flags: Any = Flags()  # type: ignore[no-untyped-call]
-    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-    flags.forceinline = inline
-    library = PartialLibrary(context.codegen(), function.__name__)  # type: ignore[no-untyped-call]
-    return compile_internal(  # type: ignore[no-untyped-call]
-        context.typing_context, context, library, function, signature.args, signature.return_type, flags, {}
-    )
-
-
-def _link(library: Any, part: Any) -> None:
-    """Link a part and what it calls; callers precede what they call, as LLVM drops what is not called yet."""
-    library.add_linking_library(part)
-    if isinstance(part, PartialLibrary):
-        for called in part._linking_libraries:
-            _link(library, called)
 
 
 # Single machine instructions that NumPy arrays cannot express. For kernels only, which must check the bounds.
@@ -191,43 +218,19 @@ def _store(argument: types.Type, n_bits: int) -> Any:
     return instruction
 
 
-def _array(context: Any, builder: Any, array_type: Any, data: Any, n: Any) -> Any:
-    """Return an array of ``n`` elements from ``data`` on, which numba neither allocates nor frees."""
-    from numba.np.arrayobj import populate_array  # on compilation, since importing it takes long
-
-    array = context.make_array(array_type)(context, builder)
-    itemsize = context.get_constant(types.intp, array_type.dtype.bitwidth // 8)
-    data = builder.bitcast(data, array.data.type)
-    populate_array(array, data=data, shape=[n], strides=[itemsize], itemsize=itemsize, meminfo=None)  # type: ignore[no-untyped-call]
-    return array._getvalue()
-
-
-def _array_at(array_type: Any) -> Any:
-    """Return a function for kernels that returns a number of elements at an address as an array."""
-
-    @intrinsic
-    def view(typingctx: Any, address: Any, n: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data = _pointer(builder, arguments[0], array_type.dtype.bitwidth)
-            return _array(context, builder, array_type, data, arguments[1])
-
-        return array_type(types.int64, types.int64), codegen
-
-    return view
-
-
-def stack_ints(n: int) -> Callable[[], NDArray[np.int64]]:
-    """Return a function for kernels that returns scratch memory for ``n`` integers, valid until the kernel returns."""
+def stack_memory(n_words: int) -> Callable[[], int]:
+    """Return a function for kernels that returns the address of ``n_words`` words, valid until the kernel returns."""
 
     @intrinsic
     def allocate(typingctx: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            memory = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(64), n))  # type: ignore[no-untyped-call]
-            return _array(context, builder, INTS, memory, context.get_constant(types.intp, n))
+            with builder.goto_entry_block():
+                memory = builder.alloca(ir.IntType(64), n_words)
+            return builder.ptrtoint(memory, ir.IntType(64))
 
-        return INTS(), codegen
+        return types.int64(), codegen
 
-    return cast("Callable[[], NDArray[np.int64]]", allocate)
+    return cast("Callable[[], int]", allocate)
 
 
 def _pointer(builder: Any, address: Any, n_bits: int) -> Any:
@@ -240,6 +243,10 @@ def _load_byte(builder: Any, address: Any) -> Any:
 
 def _load_word(builder: Any, address: Any) -> Any:
     return builder.load(_pointer(builder, address, 64), align=1)
+
+
+def _load_int32(builder: Any, address: Any) -> Any:
+    return builder.sext(builder.load(_pointer(builder, address, 32), align=1), ir.IntType(64))
 
 
 def _prefetch(builder: Any, address: Any) -> None:
@@ -265,13 +272,13 @@ byte_at: Callable[[int], int] = _unary(types.uint8, types.int64, _load_byte)
 """Read the byte at an address."""
 word_at: Callable[[int], np.uint64] = _unary(types.uint64, types.int64, _load_word)
 """Read the 8 bytes at an address as a uint64; it need not be aligned."""
-bytes_at = cast("Callable[[int, int], NDArray[np.uint8]]", _array_at(BYTES))
-"""Return the bytes at an address as an array: loops over arrays compile to SIMD instructions."""
-words_at = cast("Callable[[int, int], NDArray[np.uint64]]", _array_at(types.Array(types.uint64, 1, "C")))
-"""Return a number of words of 8 bytes at an address as an array, likewise."""
+int64_at: Callable[[int], int] = _unary(types.int64, types.int64, _load_word)
+"""Read the 8 bytes at an address as an int64, likewise."""
+int32_at: Callable[[int], int] = _unary(types.int64, types.int64, _load_int32)
+"""Read the 4 bytes at an address as an int32, likewise."""
 put_byte: Callable[[int, int], None] = _store(types.uint8, 8)
 """Write a byte to an address."""
-put_word: Callable[[int, np.uint64], None] = _store(types.uint64, 64)
+put_word: Callable[[int, int | np.uint64], None] = _store(types.uint64, 64)
 """Write a uint64 to the 8 bytes at an address; it need not be aligned."""
 prefetch: Callable[[int], None] = _unary(types.void, types.int64, _prefetch)
 """Prefetch the cache line of an address. It is a hint, harmless for invalid addresses."""
@@ -279,3 +286,31 @@ first_byte_of: Callable[[np.uint64], int] = _unary(types.int64, types.uint64, _f
 """Return the index in memory of the first nonzero byte of a word. All platforms of numba are little-endian."""
 last_byte_of: Callable[[np.uint64], int] = _unary(types.int64, types.uint64, _last_byte)
 """Return the index in memory of the last nonzero byte of a word."""
+
+
+def _pointer_to(element: types.Type) -> Any:
+    """Return a function for kernels that returns an address as a pointer."""
+
+    @intrinsic
+    def pointer(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(element)(types.int64), codegen  # type: ignore[no-untyped-call]
+
+    return pointer
+
+
+_pointer_to_bytes, _pointer_to_words = _pointer_to(types.uint8), _pointer_to(types.uint64)
+
+
+@helper(BYTES, types.int64, types.int64)
+def bytes_at(address: int, n: int) -> NDArray[np.uint8]:
+    """Return the bytes at an address as an array: loops over arrays compile to SIMD instructions."""
+    return carray(_pointer_to_bytes(address), n)
+
+
+@helper(WORDS, types.int64, types.int64)
+def words_at(address: int, n: int) -> NDArray[np.uint64]:
+    """Return a number of words of 8 bytes at an address as an array, likewise."""
+    return carray(_pointer_to_words(address), n)

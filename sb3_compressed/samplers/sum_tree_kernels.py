@@ -81,7 +81,7 @@ def draw_items(
     :param is_stratified: whether each item is drawn from its own part of the total, ``1 / batch_size`` of it
     :return: whether the total is positive; otherwise, none is drawn
     """
-    batch_size = items.size
+    batch_size, sums_address, flags_address = items.size, sums.ctypes.data, flags.ctypes.data
     top = starts.size - 2
     total = sums[starts[top]]
     if not total > 0:
@@ -93,7 +93,7 @@ def draw_items(
     for level in range(top - 1, -1, -1):
         start = starts[level]
         last = (start - starts[level - 1]) // FANOUT - 1 if level > 0 else n_items - 1
-        below = sums.ctypes.data + starts[level - 1] * FLOAT_NBYTES if level > 0 else 0
+        below = sums_address + starts[level - 1] * FLOAT_NBYTES if level > 0 else 0
         for i in range(batch_size):
             first = items[i] * FANOUT
             target = values[i]
@@ -115,7 +115,7 @@ def draw_items(
             if level > 0:
                 prefetch(below + item * FANOUT * FLOAT_NBYTES)
             if level == 1:
-                prefetch(flags.ctypes.data + item * FANOUT)
+                prefetch(flags_address + item * FANOUT)
     for i in range(batch_size):
         item = items[i]
         values[i] = sums[item]
@@ -261,6 +261,7 @@ def set_items(
     :return: -1, or the position of the first item or value that is not valid, and nothing was changed
     """
     n_values, chunk = values.size, scratch.shape[1]
+    sums_address, maxima_address, flags_address = sums.ctypes.data, maxima.ctypes.data, flags.ctypes.data
     for i in range(items.size):
         if not 0 <= items[i] < n_items or not 0 <= values[i if n_values > 1 else 0] <= MAX_VALUE:
             return i
@@ -270,10 +271,10 @@ def set_items(
         end = min(begin + chunk, items.size)
         for i in range(begin, end):
             item = items[i]
-            prefetch(sums.ctypes.data + item * FLOAT_NBYTES)
-            prefetch(flags.ctypes.data + item)
-            prefetch(sums.ctypes.data + (above + item // FANOUT) * FLOAT_NBYTES)
-            prefetch(maxima.ctypes.data + item // FANOUT * FLOAT_NBYTES)
+            prefetch(sums_address + item * FLOAT_NBYTES)
+            prefetch(flags_address + item)
+            prefetch(sums_address + (above + item // FANOUT) * FLOAT_NBYTES)
+            prefetch(maxima_address + item // FANOUT * FLOAT_NBYTES)
         n_nodes = write_items(sums, flags, items, values, begin, end, action, nodes)
         n_changed = update_groups(sums, maxima, flags, above, nodes, n_nodes, changed)
         for level in range(2, starts.size - 1):

@@ -9,6 +9,7 @@ import pytest
 
 from sb3_compressed.arrays import memory_slot_store, payload_kernels
 from sb3_compressed.arrays.codec_handle import handle_of
+from sb3_compressed.arrays.interleaving_kernels import interleave_frames
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore, gather_in_python
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import accepted_codec
@@ -101,6 +102,6 @@ def test_interleaved_frames_equal_numpys(n_frames: int, piece: int, n_pixels: in
     frames = np.random.default_rng(0).integers(0, 256, (3, n_frames, n_pixels, piece), np.uint8)
     guarded = np.full((5, n_frames * n_pixels * piece), 77, np.uint8)
     rows = frames.reshape(3 * n_frames, n_pixels * piece)
-    payload_kernels.interleave_frames(rows, piece, guarded[1:4])
+    interleave_frames(rows, piece, guarded[1:4])
     np.testing.assert_array_equal(guarded[1:4], frames.swapaxes(1, 2).reshape(3, -1))
     assert (guarded[[0, 4]] == 77).all()

@@ -113,7 +113,7 @@ def test_missing_extras_name_the_pip_command(missing: str, tmp_path: Path, monke
 WITHOUT_CLI = """
 import importlib, pkgutil, sys
 for name in [*sys.modules]:
-    if name.startswith(("sb3_compressed", "typer", "rich")) and not name.endswith(("kernels", "jit", "kernel_cache")):
+    if name.startswith(("sb3_compressed", "typer", "rich")) and not name.endswith(("kernels", "jit")):
         del sys.modules[name]
 sys.modules["typer"] = sys.modules["rich"] = None  # as if they were not installed
 import sb3_compressed

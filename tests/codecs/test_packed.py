@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from roundtrips import decode_guarded, roundtrip
 
 from sb3_compressed.codecs.packed import Packed
-from sb3_compressed.codecs.packed_kernels import pack_frame, pack_frames, unpack_frames
+from sb3_compressed.codecs.packed_decoder_kernels import unpack_frames
+from sb3_compressed.codecs.packed_kernels import pack_frame, pack_frames
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.errors import CorruptPayload
@@ -280,7 +281,7 @@ def pack_within(
     limit: int,
 ) -> int:
     """Pack one frame, as another codec's kernel does."""
-    return pack_frame(frame.ctypes.data, layout, scratch.ctypes.data, payload.ctypes.data, limit)
+    return pack_frame(frame.ctypes.data, layout.ctypes.data, scratch.ctypes.data, payload.ctypes.data, limit)
 
 
 def test_nothing_is_written_beyond_a_limit_or_if_it_does_not_suffice() -> None:

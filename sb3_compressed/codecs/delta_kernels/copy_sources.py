@@ -6,28 +6,36 @@ are decoded already. The source of the byte at ``position`` of the frame is at `
 
 from __future__ import annotations
 
-import numpy as np
 from numba import types
-from numpy.typing import NDArray
 
-from sb3_compressed.kernels.byte_kernels import INT, STEP
-from sb3_compressed.kernels.jit import INTS, helper, stack_ints
+from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD
+from sb3_compressed.kernels.jit import helper, put_word, stack_memory, word_at
 
-__all__ = ["LONG", "N_RECENT", "PAIR", "address_of", "n_readable", "new_recent", "push_offset"]
+__all__ = ["LONG", "N_RECENT", "PAIR", "address_of", "fill_recent", "n_readable", "new_recent", "push_offset"]
 
 LONG = 255  # marks a number of two bytes, which follow
 N_RECENT = 4  # recent offsets that one byte can select
 PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
-new_recent = stack_ints(N_RECENT)
-"""Return scratch memory for the recent offsets."""
+new_recent = stack_memory(N_RECENT)
+"""Return the address of scratch memory for the recent offsets."""
 
 
-@helper(types.void, INTS, INT, INT)
-def push_offset(recent: NDArray[np.int64], index: int, offset: int) -> None:
+@helper(types.void, INT, INT)
+def fill_recent(recent: int, offset: int) -> None:
+    """Replace all recent offsets by one.
+
+    :param recent: address of the recent offsets
+    """
+    for k in range(N_RECENT):
+        put_word(recent + k * WORD, offset)
+
+
+@helper(types.void, INT, INT, INT)
+def push_offset(recent: int, index: int, offset: int) -> None:
     """Insert an offset before the recent ones, and remove the one at ``index``."""
     for k in range(index, 0, -1):
-        recent[k] = recent[k - 1]
-    recent[0] = offset
+        put_word(recent + k * WORD, word_at(recent + (k - 1) * WORD))
+    put_word(recent, offset)
 
 
 @helper(INT, INT, INT, INT, INT)

@@ -14,14 +14,15 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     N_RECENT,
     PAIR,
     address_of,
+    fill_recent,
     n_readable,
     new_recent,
     push_offset,
 )
 from sb3_compressed.codecs.lz4_kernels import decode_block
 from sb3_compressed.codecs.packed_kernels import unpack_frame
-from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
-from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, INTS, READ_INTS, byte_at, helper, kernel
+from sb3_compressed.kernels.byte_kernels import INT, WORD, copy_bytes, number_at
+from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, READ_INTS, byte_at, helper, int64_at, kernel
 from sb3_compressed.kernels.plane_kernels import separate_pixels
 
 __all__ = ["decode_frames"]
@@ -46,21 +47,15 @@ def read_number(payload: int, at: int, size: int) -> tuple[int, int]:
     return number_at(payload + at + 1) | number_at(payload + at + 2) << 8, at + 3
 
 
-@helper(types.boolean, INT, INT, INT, INT, INTS, INT, INT)
+@helper(types.boolean, INT, INT, INT, INT, INT, INT, INT)
 def decode_delta(
-    payload: int,
-    payload_size: int,
-    references: int,
-    references_size: int,
-    recent: NDArray[np.int64],
-    frame: int,
-    size: int,
+    payload: int, payload_size: int, references: int, references_size: int, recent: int, frame: int, size: int
 ) -> bool:
     """Decode one payload; return whether it is a valid delta.
 
     :param payload: address of the payload, of ``payload_size`` bytes
     :param references: address of the references of its codec, ``references_size`` bytes in all
-    :param recent: scratch memory for the recent offsets, ``(N_RECENT,)``
+    :param recent: address of scratch memory for the recent offsets
     :param frame: address of the output, of ``size`` bytes
     """
     if payload_size == 0 or byte_at(payload) < FIRST_REFERENCE:
@@ -68,7 +63,7 @@ def decode_delta(
     offset = (number_at(payload) - FIRST_REFERENCE) * size
     if offset + size > references_size:
         return False
-    recent[:] = offset
+    fill_recent(recent, offset)
     position = 0
     at = 1
     while True:
@@ -101,7 +96,7 @@ def decode_delta(
             return False
         index = number_at(payload + at)
         if index < N_RECENT:
-            next_offset = recent[index]
+            next_offset = int64_at(recent + index * WORD)
             at += 1
         else:
             if at + 3 > payload_size:
@@ -135,6 +130,7 @@ def decode_frames(
     :raises IndexError: if the codec index of a payload is out of range
     """
     n_frames, size = frames.shape
+    start, numbers, memory = frames.ctypes.data, layout.ctypes.data, scratch.ctypes.data
     recent = new_recent()
     for k in range(n_frames):
         if done[k] != 0:
@@ -144,10 +140,10 @@ def decode_frames(
             raise IndexError("the codec index of a payload is out of range")
         payload, payload_size = places[k, 0], places[k, 1]
         state = states[codec]
-        frame = frames.ctypes.data + k * size
+        frame = start + k * size
         header = number_at(payload) if payload_size > 0 else 0
         is_channel_last = state.channel_last_nbytes == size and header not in (RAW_IN_C_ORDER, PACKED)
-        target = scratch.ctypes.data if is_channel_last else frame
+        target = memory if is_channel_last else frame
         if header in (RAW, RAW_IN_C_ORDER):
             is_decoded = payload_size == 1 + size
             if is_decoded and is_channel_last:
@@ -160,7 +156,7 @@ def decode_frames(
             )
         elif header == PACKED:
             is_decoded = 1 < payload_size <= size and unpack_frame(
-                payload + 1, payload_size - 1, layout, scratch.ctypes.data, frame
+                payload + 1, payload_size - 1, numbers, memory, frame
             )
         else:
             usable = state.references_nbytes if state.reference_nbytes == size else 0

@@ -11,6 +11,7 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
     LONG,
     N_RECENT,
     address_of,
+    fill_recent,
     n_readable,
     new_recent,
     push_offset,
@@ -18,6 +19,7 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
 from sb3_compressed.codecs.delta_kernels.references import nearest_reference
 from sb3_compressed.codecs.delta_kernels.source_search import (
     better_source,
+    clear_frame_table,
     n_bytes_to_pixel,
     n_different_bytes,
     new_frame_table,
@@ -35,6 +37,7 @@ from sb3_compressed.kernels.jit import (
     helper,
     kernel,
     last_byte_of,
+    put_byte,
     word_at,
 )
 
@@ -49,77 +52,71 @@ MAX_STRETCH_NBYTES = 5  # bytes that encode a stretch of 65,536 equal bytes
 RUN = types.UniTuple(INT, 6)  # type: ignore[no-untyped-call]
 
 
-@helper(INT, BYTES, INT, INT)
-def write_number(payload: NDArray[np.uint8], written: int, number: int) -> int:
-    """Append a number to the first ``written`` bytes; return the new number of bytes."""
+@helper(INT, INT, INT)
+def write_number(at: int, number: int) -> int:
+    """Write a number at an address of the payload; return the address after it, as the next functions do."""
     if number < LONG:
-        payload[written] = number
-        return written + 1
-    payload[written] = LONG
-    payload[written + 1] = number & 0xFF
-    payload[written + 2] = number >> 8
-    return written + 3
+        put_byte(at, number)
+        return at + 1
+    put_byte(at, LONG)
+    put_byte(at + 1, number & 0xFF)
+    put_byte(at + 2, number >> 8)
+    return at + 3
 
 
-@helper(INT, BYTES, INT, INT, INT, INT)
-def write_equal(payload: NDArray[np.uint8], written: int, frame: int, start: int, end: int) -> int:
-    """Append that the bytes of a frame from ``start`` to ``end`` equal the source; return the new number of bytes.
+@helper(INT, INT, INT, INT, INT)
+def write_equal(at: int, frame: int, start: int, end: int) -> int:
+    """Write that the bytes of a frame from ``start`` to ``end`` equal the source.
 
     A number encodes at most 65,535 bytes. Of more, one in 65,536 is written as a literal.
 
     :param frame: address of the frame
     """
     for _ in range((end - start) >> 16):
-        written = write_number(payload, written, MAX_NUMBER)
-        written = write_number(payload, written, 1)
-        payload[written] = byte_at(frame + start + MAX_NUMBER)
-        written += 1
+        at = write_number(write_number(at, MAX_NUMBER), 1)
+        put_byte(at, byte_at(frame + start + MAX_NUMBER))
+        at += 1
         start += MAX_NUMBER + 1
-    return write_number(payload, written, end - start)
+    return write_number(at, end - start)
 
 
-@helper(INT, BYTES, INT, INT, INT, INT, INT, INT, inline=True)
-def write_literals(
-    payload: NDArray[np.uint8], written: int, frame: int, size: int, encoded: int, start: int, end: int
-) -> int:
-    """Append that bytes equal the source up to ``start``, and those from there to ``end``; return the number of bytes.
+@helper(INT, INT, INT, INT, INT, INT, INT, INT, inline=True)
+def write_literals(at: int, limit: int, frame: int, size: int, encoded: int, start: int, end: int) -> int:
+    """Write that bytes equal the source up to ``start``, and those from there to ``end``.
 
+    :param limit: address after the memory for the payload
     :param frame: address of the frame, of ``size`` bytes
     :param encoded: bytes of the frame that the payload encodes so far
     """
-    written = write_equal(payload, written, frame, encoded, start)
-    written = write_number(payload, written, end - start)
-    room = min(size - start, payload.size - written)
-    copy_bytes(frame + start, payload.ctypes.data + written, end - start, room)
-    return written + end - start
+    at = write_number(write_equal(at, frame, encoded, start), end - start)
+    copy_bytes(frame + start, at, end - start, min(size - start, limit - at))
+    return at + end - start
 
 
-@helper(INT, BYTES, INT, INT, INT, INT, INT, INT, inline=True)
-def write_source(
-    payload: NDArray[np.uint8], written: int, frame: int, encoded: int, i: int, offset: int, index: int
-) -> int:
-    """Append that bytes equal the source up to ``i``, and another source from there on; return the number of bytes.
+@helper(INT, INT, INT, INT, INT, INT, INT, inline=True)
+def write_source(at: int, frame: int, encoded: int, i: int, offset: int, index: int) -> int:
+    """Write that bytes equal the source up to ``i``, and another source from there on.
 
     :param frame: address of the frame
     :param encoded: bytes of the frame that the payload encodes so far
     :param offset: the other source
     :param index: its index among the recent offsets, :data:`N_RECENT` if it is none of them
     """
-    written = write_equal(payload, written, frame, encoded, i)
-    payload[written] = 0
+    at = write_equal(at, frame, encoded, i)
+    put_byte(at, 0)
     if index < N_RECENT:
-        payload[written + 1] = index
-        return written + 2
+        put_byte(at + 1, index)
+        return at + 2
     source = offset + i
-    payload[written + 1] = N_RECENT + (source >> 16)
-    payload[written + 2] = source & 0xFF
-    payload[written + 3] = (source >> 8) & 0xFF
-    return written + 4
+    put_byte(at + 1, N_RECENT + (source >> 16))
+    put_byte(at + 2, source & 0xFF)
+    put_byte(at + 3, (source >> 8) & 0xFF)
+    return at + 4
 
 
-@helper(INT, INT, INT, INT, INT, INT, INT, INT, INTS, inline=True)
+@helper(INT, INT, INT, INT, INT, INT, INT, INT, INT, inline=True)
 def store_searched(
-    frame: int, stored: int, pending: int, start: int, i: int, pixel: int, first: int, table: NDArray[np.int64]
+    frame: int, stored: int, pending: int, start: int, i: int, pixel: int, first: int, table: int
 ) -> int:
     """Store the words of a frame that are searched for, up to ``i``, and return up to where they are stored now.
 
@@ -139,31 +136,32 @@ def store_searched(
     return stored
 
 
-@helper(INT, READ_BYTES, READ_BYTES, INT, INT, INT, inline=True)
-def first_equal(frame: NDArray[np.uint8], references: NDArray[np.uint8], offset: int, start: int, i: int) -> int:
+@helper(INT, INT, INT, INT, INT, INT, INT, INT, inline=True)
+def first_equal(frame: int, size: int, references: int, references_size: int, offset: int, start: int, i: int) -> int:
     """Return from where on, but not before ``start``, the bytes of a frame before ``i`` equal those of a source."""
-    frame_address, references_address = frame.ctypes.data, references.ctypes.data
-    while i > start and n_readable(offset + i - 1, references.size, i - 1, frame.size) > 0:
-        source = address_of(offset + i - 1, references_address, references.size, frame_address)
-        if byte_at(source) != byte_at(frame_address + i - 1):
+    while i > start and n_readable(offset + i - 1, references_size, i - 1, size) > 0:
+        source = address_of(offset + i - 1, references, references_size, frame)
+        if byte_at(source) != byte_at(frame + i - 1):
             break
         i -= 1
     return i
 
 
-@helper(RUN, READ_BYTES, READ_BYTES, SHORT_INTS, INTS, INT, INT, INT, INT, INT, INT, INTS, INT, INT, inline=True)
+@helper(RUN, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, inline=True)
 def different_bytes(
-    frame: NDArray[np.uint8],
-    references: NDArray[np.uint8],
-    table: NDArray[np.int32],
-    frame_table: NDArray[np.int64],
+    frame: int,
+    size: int,
+    references: int,
+    references_size: int,
+    table: int,
+    frame_table: int,
     first: int,
     start: int,
     offset: int,
     line: int,
     plane: int,
     pixel: int,
-    recent: NDArray[np.int64],
+    recent: int,
     stored: int,
     pending: int,
 ) -> tuple[int, int, int, int, int, int]:
@@ -172,14 +170,13 @@ def different_bytes(
     :return: where they end; the next byte to compare; the offset of a better source from there on, or the same, and its
         index, as of :func:`better_source`; ``stored`` and ``pending``, as of :func:`store_searched`
     """
-    size, frame_address = frame.size, frame.ctypes.data
     least = DENSE_IN_TILES if pixel else DENSE
     i = end = start
-    base = address_of(offset + i, references.ctypes.data, references.size, frame_address) - i
-    last = i + n_readable(offset + i, references.size, i, size)
+    base = address_of(offset + i, references, references_size, frame) - i
+    last = i + n_readable(offset + i, references_size, i, size)
     while i < size and i - end <= MAX_GAP:
         whole = i + WORD <= last
-        different = word_at(frame_address + i) ^ word_at(base + i) if whole else np.uint64(0)
+        different = word_at(frame + i) ^ word_at(base + i) if whole else np.uint64(0)
         if whole and (different == 0 or i + first_byte_of(different) - end > MAX_GAP):
             break
         dense = n_different_bytes(different) >= least if whole else (i - start) % WORD == 0
@@ -189,75 +186,83 @@ def different_bytes(
                 skipped = n_bytes_to_pixel(i, pixel)
                 at += skipped if i + skipped + WORD <= last else 0
             best, index = better_source(
-                frame, references, table, frame_table, first, at, offset, line, plane, pixel, recent
-            )
+                frame, size, references, references_size, table, frame_table, first, at, offset, line, plane, pixel,
+                recent,
+            )  # fmt: skip
             if pixel:
-                stored = store_searched(frame_address, stored, pending, start, i, pixel, first, frame_table)
+                stored = store_searched(frame, stored, pending, start, i, pixel, first, frame_table)
                 pending = i + 1
             if best != offset:
-                equal = first_equal(frame, references, best, start, at)
+                equal = first_equal(frame, size, references, references_size, best, start, at)
                 return (equal if equal > i else min(end, equal)), equal, best, index, stored, pending
         if whole:
             end = i + last_byte_of(different) + 1
             i += WORD
         else:
-            if i >= last or byte_at(base + i) != byte_at(frame_address + i):
+            if i >= last or byte_at(base + i) != byte_at(frame + i):
                 end = i + 1
             i += 1
     return end, i, offset, N_RECENT, stored, pending
 
 
-@helper(INT, READ_BYTES, READ_BYTES, SHORT_INTS, INTS, INT, INT, INT, INT, INT, INTS, BYTES)
+@helper(INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT)
 def encode_delta(
-    frame: NDArray[np.uint8],
-    references: NDArray[np.uint8],
-    table: NDArray[np.int32],
-    frame_table: NDArray[np.int64],
+    frame: int,
+    size: int,
+    references: int,
+    references_size: int,
+    table: int,
+    frame_table: int,
     first: int,
     reference: int,
     line: int,
     plane: int,
     pixel: int,
-    recent: NDArray[np.int64],
-    payload: NDArray[np.uint8],
+    recent: int,
+    payload: int,
+    room: int,
 ) -> int:
     """Encode a frame; return the bytes written, -1 if the payload does not fit. See :func:`encode_deltas`.
 
-    :param frame_table: the hash table that :func:`store_words` fills; it may contain words of previous frames
+    :param frame: address of the frame, of ``size`` bytes
+    :param references: address of the references, of ``references_size`` bytes together
+    :param table: address of the hash table of the words of the references
+    :param frame_table: address of the one that :func:`store_words` fills; it may contain words of previous frames
     :param first: the position of the frame among those of its batch, which the table counts from
     :param reference: index of the first source
-    :param recent: scratch memory for the recent offsets, ``(N_RECENT,)``
+    :param recent: address of scratch memory for the recent offsets
+    :param payload: address of the output, of ``room`` bytes
     """
-    size, frame_address, references_address = frame.size, frame.ctypes.data, references.ctypes.data
     # Long stretches of equal bytes take more, but their number is limited.
     spare = ROOM + MAX_STRETCH_NBYTES * (size >> 16)
-    if payload.size < spare:
+    if room < spare:
         return -1
+    limit = payload + room
     offset = reference * size
-    recent[:] = offset
-    payload[0] = FIRST_REFERENCE + reference
-    written = 1
+    fill_recent(recent, offset)
+    put_byte(payload, FIRST_REFERENCE + reference)
+    written = payload + 1
     stored = pending = encoded = 0
-    i = common_length(frame_address, references_address + offset, size)
+    i = common_length(frame, references + offset, size)
     while i < size:
         start = i
         end, i, best, index, stored, pending = different_bytes(
-            frame, references, table, frame_table, first, start, offset, line, plane, pixel, recent, stored, pending
-        )
-        if written + end - start + spare > payload.size or end - start > MAX_NUMBER:
+            frame, size, references, references_size, table, frame_table, first, start, offset, line, plane, pixel,
+            recent, stored, pending,
+        )  # fmt: skip
+        if written + end - start + spare > limit or end - start > MAX_NUMBER:
             return -1
         if end > start:
-            written = write_literals(payload, written, frame_address, size, encoded, start, end)
+            written = write_literals(written, limit, frame, size, encoded, start, end)
             encoded = end
         if best != offset:
-            written = write_source(payload, written, frame_address, encoded, i, best, index)
+            written = write_source(written, frame, encoded, i, best, index)
             push_offset(recent, min(index, N_RECENT - 1), offset)
             offset, encoded = best, i
-        readable = n_readable(offset + i, references.size, i, size)
+        readable = n_readable(offset + i, references_size, i, size)
         if readable > 0:
-            source = address_of(offset + i, references_address, references.size, frame_address)
-            i += common_length(frame_address + i, source, readable)
-    return write_equal(payload, written, frame_address, encoded, size)
+            i += common_length(frame + i, address_of(offset + i, references, references_size, frame), readable)
+    return write_equal(written, frame, encoded, size) - payload
 
 
 @kernel(INT, READ_BYTE_ROWS, READ_BYTES, SHORT_INTS, INT, INT, INT, BYTES, INTS)
@@ -283,21 +288,22 @@ def encode_deltas(
     :param ends: output, the end of each payload, ``(n,)``; a payload that does not fit has no bytes
     :return: the bytes of all payloads
     """
-    recent = new_recent()
-    frame_table = new_frame_table()
+    first, references_address, references_size = frames.ctypes.data, references.ctypes.data, references.size
+    table_address, output = table.ctypes.data, payloads.ctypes.data
+    recent, frame_table = new_recent(), new_frame_table()
     if pixel:
-        frame_table[:] = -1
+        clear_frame_table(frame_table)
     n_frames, size = frames.shape
     room = payloads.size // n_frames
     nearest = 0
     written = 0
     for k in range(n_frames):
-        address = frames[k].ctypes.data
-        nearest = nearest_reference(address, size, references.ctypes.data, references.size // size, nearest)
-        payload = payloads[written : written + room]
+        frame = first + k * size
+        nearest = nearest_reference(frame, size, references_address, references_size // size, nearest)
         length = encode_delta(
-            frames[k], references, table, frame_table, k * size, nearest, line, plane, pixel, recent, payload
-        )
+            frame, size, references_address, references_size, table_address, frame_table, k * size, nearest,
+            line, plane, pixel, recent, output + written, room,
+        )  # fmt: skip
         written += max(length, 0)
         ends[k] = written
     return written

@@ -7,7 +7,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from sb3_compressed.kernels.byte_kernels import INT, WORD
-from sb3_compressed.kernels.jit import INT_ROWS, READ_BYTE_ROWS, helper, kernel, word_at
+from sb3_compressed.kernels.jit import INT_ROWS, READ_BYTE_ROWS, helper, kernel, words_at
 
 __all__ = ["nearest_reference", "word_differences"]
 
@@ -18,9 +18,10 @@ MAX_SAMPLES = 16  # of a frame, besides a last one
 @helper(INT, INT, INT, INT)
 def count_different_words(first: int, second: int, n_words: int) -> int:
     """Count the words that differ at two addresses; without branches, so that it compiles to SIMD instructions."""
+    these, those = words_at(first, n_words), words_at(second, n_words)
     n_different = 0
     for k in range(n_words):
-        n_different += word_at(first + k * WORD) != word_at(second + k * WORD)
+        n_different += these[k] != those[k]
     return n_different
 
 
@@ -46,10 +47,10 @@ def word_differences(frames: NDArray[np.uint8], differences: NDArray[np.int64]) 
     :param differences: output, ``(n, n)``
     """
     n_frames, size = frames.shape
+    address = frames.ctypes.data
     for i in range(n_frames):
         differences[i, i] = 0
         for j in range(i):
-            address = frames.ctypes.data
             n_different = count_different_words(address + i * size, address + j * size, size // WORD)
             for k in range(size - size % WORD, size):
                 n_different += frames[i, k] != frames[j, k]

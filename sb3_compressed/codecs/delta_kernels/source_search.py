@@ -13,11 +13,23 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta_kernels.copy_sources import N_RECENT, PAIR, address_of, n_readable
 from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD, common_length
-from sb3_compressed.kernels.jit import INTS, READ_BYTES, SHORT_INTS, byte_at, helper, kernel, stack_ints, word_at
+from sb3_compressed.kernels.jit import (
+    READ_BYTES,
+    SHORT_INTS,
+    byte_at,
+    helper,
+    int32_at,
+    int64_at,
+    kernel,
+    put_word,
+    stack_memory,
+    word_at,
+)
 
 __all__ = [
     "TABLE_BITS",
     "better_source",
+    "clear_frame_table",
     "index_words",
     "n_bytes_to_pixel",
     "n_different_bytes",
@@ -29,9 +41,12 @@ MAX_SOURCE = (256 - N_RECENT) << 16  # positions that three bytes can encode, be
 MIN_GAIN = 7  # bytes that another source must match beyond those that the current one matches
 TABLE_BITS = 16
 FRAME_TABLE_BITS = 11  # of a smaller table, since it is cleared for each batch
+FRAME_TABLE_SHIFT = TABLE_BITS - FRAME_TABLE_BITS
+INT32_NBYTES = 4
 HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio (Knuth, The Art of Computer Programming 3, 6.4)
-new_frame_table = stack_ints(1 << FRAME_TABLE_BITS)
-"""Return scratch memory for the hash table of the words of a frame."""
+NO_POSITION = np.uint64(0xFFFFFFFFFFFFFFFF)  # -1
+new_frame_table = stack_memory(1 << FRAME_TABLE_BITS)
+"""Return the address of scratch memory for the hash table of the words of a frame."""
 
 
 @helper(INT, types.uint64)
@@ -89,18 +104,28 @@ def n_bytes_to_pixel(i: int, pixel: int) -> int:
     return -i % pixel
 
 
-@helper(types.void, INT, INT, INT, INT, INT, INTS)
-def store_words(frame: int, start: int, end: int, pixel: int, first: int, table: NDArray[np.int64]) -> None:
+@helper(types.void, INT)
+def clear_frame_table(table: int) -> None:
+    """Remove all words from the hash table of a frame.
+
+    :param table: address of the hash table
+    """
+    for k in range(1 << FRAME_TABLE_BITS):
+        put_word(table + k * WORD, NO_POSITION)
+
+
+@helper(types.void, INT, INT, INT, INT, INT, INT)
+def store_words(frame: int, start: int, end: int, pixel: int, first: int, table: int) -> None:
     """Store the positions of those words of a frame that start with a pixel from ``start`` on, before ``end``.
 
     :param frame: address of the frame
     :param pixel: bytes of a pixel
     :param first: the position of the frame in its batch, which is added
-    :param table: the hash table, ``(2 ** FRAME_TABLE_BITS,)``
+    :param table: address of the hash table, of ``2 ** FRAME_TABLE_BITS`` words
     """
     i = start + n_bytes_to_pixel(start, pixel)
     while i < end:  # range() would divide
-        table[hash_of_word(word_at(frame + i)) >> (TABLE_BITS - FRAME_TABLE_BITS)] = first + i
+        put_word(table + (hash_of_word(word_at(frame + i)) >> FRAME_TABLE_SHIFT) * WORD, first + i)
         i += pixel
 
 
@@ -130,61 +155,64 @@ def match_length(
     return WORD + common_length(frame + i + WORD, address + WORD, readable - WORD)
 
 
-@helper(PAIR, READ_BYTES, READ_BYTES, SHORT_INTS, INTS, INT, INT, INT, INT, INT, INT, INTS)
+@helper(PAIR, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT)
 def better_source(
-    frame: NDArray[np.uint8],
-    references: NDArray[np.uint8],
-    table: NDArray[np.int32],
-    frame_table: NDArray[np.int64],
+    frame: int,
+    size: int,
+    references: int,
+    references_size: int,
+    table: int,
+    frame_table: int,
     first: int,
     i: int,
     offset: int,
     line: int,
     plane: int,
     pixel: int,
-    recent: NDArray[np.int64],
+    recent: int,
 ) -> tuple[int, int]:
-    """Find a source that matches ``frame[i:]`` so much better than the current one that changing it pays.
+    """Find a source that matches the frame from ``i`` on so much better than the current one that changing it pays.
 
     It tries a position of the same word in the frame itself, which is preferred as it often suits the next lines, too,
     then one in the references, the line above, other color planes, and the recent offsets.
 
+    The arguments are those of :func:`.encode_delta`.
+
     :return: its offset, which is ``offset`` if none is better, and its index among the recent ones, :data:`N_RECENT` if
         it is none of them
     """
-    size, references_size = frame.size, references.size
-    frame_address, references_address = frame.ctypes.data, references.ctypes.data
-    word = word_at(frame_address + i)
+    word = word_at(frame + i)
     hashed = hash_of_word(word)
     longest = 0
     best, index = offset, N_RECENT
     if pixel:
-        stored = frame_table[hashed >> (TABLE_BITS - FRAME_TABLE_BITS)] - first
+        stored = int64_at(frame_table + (hashed >> FRAME_TABLE_SHIFT) * WORD) - first
         source = references_size + stored
         if stored >= 0 and source - i != offset and source < MAX_SOURCE:
-            longest = match_length(source, references_address, references_size, frame_address, i, size, word)
+            longest = match_length(source, references, references_size, frame, i, size, word)
             best = source - i if longest else offset
-    source = int(table[hashed])
+    source = int32_at(table + hashed * INT32_NBYTES)
     if source - i != offset and source < MAX_SOURCE:
-        length = match_length(source, references_address, references_size, frame_address, i, size, word)
+        length = match_length(source, references, references_size, frame, i, size, word)
         if length > longest:
             longest, best = length, source - i
     for k in range(3 if plane else 1):
         source = references_size + i - (line if k == 0 else (3 - k) * plane)
         if source - i != offset and source < MAX_SOURCE:
-            length = match_length(source, references_address, references_size, frame_address, i, size, word)
+            length = match_length(source, references, references_size, frame, i, size, word)
             if length > longest:
                 longest, best = length, source - i
     for k in range(N_RECENT):
-        if recent[k] != offset:
-            length = match_length(recent[k] + i, references_address, references_size, frame_address, i, size, word)
+        other = int64_at(recent + k * WORD)
+        if other != offset:
+            length = match_length(other + i, references, references_size, frame, i, size, word)
             if length > max(longest - 2, 0):  # a recent offset takes two bytes less
-                longest, best, index = length, recent[k], k
+                longest, best, index = length, other, k
     if longest < MIN_GAIN:
         return offset, N_RECENT
-    comparable = min(longest, n_readable(offset + i, references.size, i, size))
+    comparable = min(longest, n_readable(offset + i, references_size, i, size))
     if comparable > 0:
-        source = address_of(offset + i, references_address, references.size, frame_address)
-        if not differ_in(frame_address + i, source, comparable, MIN_GAIN - longest + comparable):
+        source = address_of(offset + i, references, references_size, frame)
+        if not differ_in(frame + i, source, comparable, MIN_GAIN - longest + comparable):
             return offset, N_RECENT
     return best, index

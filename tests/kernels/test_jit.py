@@ -1,17 +1,13 @@
-"""The cache of compiled kernels: programs run correctly whatever its files contain, and without a usable folder."""
+"""Compiled kernels: what is cached, and that programs run correctly without a usable cache."""
 
 from __future__ import annotations
 
 import ast
-import hashlib
-import itertools
 import os
-import pickle
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -60,24 +56,16 @@ def n_compiled(package: Path) -> int:
 
 
 def cached(package: Path) -> list[Path]:
-    return sorted(path for path in package.rglob("__pycache__/*") if path.suffix != ".pyc")
+    return sorted(package.rglob("*.nb[ci]"))
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the package with cached kernels, and a file of numba's own cache.
-
-    Earlier versions of the package used that; its files are neither read nor removed.
-    """
+    """Return a copy of the package with cached kernels."""
     with pytest.MonkeyPatch.context() as patch:
         package = copied(SOURCE, tmp_path_factory.mktemp("compiled"), patch, "__pycache__")
-        old = package / "__pycache__" / "byte_kernels.copy_bytes-39.py311.nbi"
-        old.parent.mkdir()
-        old.touch()
         assert n_compiled(package) > 3
         assert n_compiled(package) == 0
-    assert {path.suffix for path in cached(package)} == {".nbc", ".nbi"}
-    old.unlink()
     return package
 
 
@@ -87,28 +75,17 @@ def warm(compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return copied(compiled, tmp_path, monkeypatch)
 
 
-DAMAGES: list[Callable[[bytes], bytes]] = [
-    lambda content: b"",
-    lambda content: content[: len(content) // 2],
-    lambda content: content[:-1000] + bytes([content[-1000] ^ 16]) + content[-999:],
-    lambda content: hashlib.sha256(pickle.dumps({})).digest() + pickle.dumps({}),
-]
-
-
-def test_damaged_files_are_replaced(warm: Path) -> None:
-    intact = cached(warm)
-    assert len(intact) >= len(DAMAGES)
-    for path, damage in zip(intact, itertools.cycle(DAMAGES), strict=False):
-        path.write_bytes(damage(path.read_bytes()))
-    assert n_compiled(warm) >= len(intact)
-    assert cached(warm) == intact
-    assert n_compiled(warm) == 0
+def test_kernels_work_with_damaged_files(warm: Path) -> None:
+    for path in cached(warm):
+        path.write_bytes(path.read_bytes()[:100])
+    done = outcome(PROGRAM, warm)
+    assert (done.returncode, int(done.stdout) > 3) == (0, True), done.stderr
+    assert done.stderr.count("cannot be cached") == 1
 
 
 @pytest.mark.slow
-def test_changing_a_kernel_recompiles_its_callers(warm: Path) -> None:
+def test_changing_a_helper_recompiles_its_callers(warm: Path) -> None:
     """Numba itself only detects changes in the file of the kernel."""
-    before = {*cached(warm)}
     path = warm / "kernels" / "jit.py"
     source = path.read_text()
     changed = source.replace(
@@ -120,55 +97,24 @@ def test_changing_a_kernel_recompiles_its_callers(warm: Path) -> None:
     path.write_text(changed)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert int(run(PROGRAM, warm, "wrong")) > 0
-    assert not before & {*cached(warm)}, "outdated files are removed"
     assert int(run(PROGRAM, warm, "wrong")) == 0
 
 
 LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
 
 
-def test_unwritable_files_are_logged_once(package: Path) -> None:
+def test_files_that_cannot_be_written_are_logged(package: Path) -> None:
     pytest.importorskip("resource", reason="this system has no file size limits")
     done = outcome(LIMITED + PROGRAM, package)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 3
-    assert done.stderr.count("cannot be cached") == 1, "it is logged exactly once"
-    assert "File too large" in done.stderr
-    assert not cached(package), "no partial files remain"
-
-
-def mount(folder: Path, *options: str) -> None:
-    """Mount a file system in memory, or change its options; skip the test if that is not permitted."""
-    command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
-    mounted = subprocess.run(command, capture_output=True, encoding="utf-8")
-    if mounted.returncode:
-        pytest.skip(f"needs to mount a file system: {mounted.stderr.strip()}")
-
-
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder on a file system of its own."""
-    folder = tmp_path / "mounted"
-    folder.mkdir()
-    mount(folder, "size=64m")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
+    assert done.stderr.count("cannot be cached") == 1
 
 
 def nowhere(tmp_path: Path) -> dict[str, str]:
     """Return variables for folders that cannot be created: root ignores permissions, but not a file in the way."""
     (tmp_path / "file").touch()
     return dict.fromkeys(("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "APPDATA"), str(tmp_path / "file" / "cache"))
-
-
-def test_kernels_work_without_a_writable_cache_folder(package: Path, tmp_path: Path) -> None:
-    (package / "__pycache__").touch()
-    done = outcome(PROGRAM, package, **nowhere(tmp_path))
-    assert (done.returncode, int(done.stdout) > 3) == (0, True), done.stderr
-    assert done.stderr.count("cannot be cached") == 1
-    assert not list(tmp_path.rglob("*.nb[ci]"))
 
 
 COMPILE = """
@@ -182,28 +128,26 @@ KEPT = "record_kernels.py", "packed_kernels.py", "lz4_kernels.py"
 
 
 @pytest.mark.slow
-def test_read_only_installation_uses_code_compiled_before(package: Path, mounted: Path, tmp_path: Path) -> None:
-    installed = mounted / package.name
-    shutil.move(package, installed)
-    shutil.rmtree(installed / "codecs" / "delta_kernels")  # few kernels, as each is compiled twice
-    for path in installed.glob("*/*_kernels.py"):
+def test_compile_kernels_caches_all_or_fails(package: Path, tmp_path: Path) -> None:
+    shutil.rmtree(package / "codecs" / "delta_kernels")  # few kernels, as each is compiled twice
+    for path in package.glob("*/*_kernels.py"):
         if path.parent.name != "kernels" and path.name not in KEPT:
             path.unlink()
-    variables = nowhere(tmp_path) | {"PYTHONPATH": str(mounted)}
-    os.chdir(mounted)
-    try:
-        assert re.search(r"\d+ kernels in", run(COMPILE, "", "--portable", **variables))
-        mount(mounted, "remount", "ro")
-        assert int(run(PROGRAM, installed, **variables)) == 0
-        done = outcome(PROGRAM, installed, **variables, NUMBA_OPT="1")  # for which there is no code
-        assert (done.returncode, int(done.stdout) > 3) == (0, True), done.stderr
-        assert done.stderr.count("cannot be cached") == 1
-        assert "python -m sb3_compressed.compile_kernels" in done.stderr
-        done = outcome(COMPILE, "", **variables, NUMBA_OPT="1")
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.endswith("Error: the kernels cannot be cached\n")
-    finally:
-        os.chdir(tmp_path)
+    assert re.search(r"\d+ kernels in", run(COMPILE, "", "--portable"))
+    assert int(run(PROGRAM, package, NUMBA_CPU_NAME="generic")) == 0
+    for folder in package.rglob("__pycache__"):
+        shutil.rmtree(folder)
+        folder.touch()
+    done = outcome(COMPILE, "", **nowhere(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("cannot be cached") == 2
+    assert done.stderr.endswith("Error: the kernels cannot be cached\n")
+
+
+def test_kernels_are_compiled_with_a_disabled_jit(warm: Path) -> None:
+    """It is for debugging the user's own functions; kernels read at addresses, which Python cannot do."""
+    own = "\nimport numba\nassert not hasattr(numba.njit(lambda: 1), 'py_func')"
+    assert int(run(PROGRAM + own, warm, NUMBA_DISABLE_JIT="1")) == 0
 
 
 @pytest.mark.slow
@@ -217,27 +161,13 @@ def test_processes_can_compile_concurrently(package: Path) -> None:
         _, errors = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0, errors.decode()
         assert not errors
-    assert all(path.suffix == ".nbc" for path in cached(package))
     assert n_compiled(package) == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need privileges")
-def test_nothing_is_cached_if_a_source_cannot_be_read(package: Path) -> None:
-    (package / ".#jit.py").symlink_to("user@host.1234")  # as editors lock files
-    assert n_compiled(package) > 3
-    assert not cached(package)
-
-
-def test_nothing_is_cached_after_an_update_of_the_package(package: Path) -> None:
-    """What an earlier process imported may be compiled with what a later one finds."""
-    update = """
-import sb3_compressed.kernels.kernel_cache as cache
-assert cache._digest_at_import()
-with (cache.FOLDER / "kernels" / "jit.py").open("a") as source:
-    source.write("# changed\\n")
-"""
-    assert int(run(update + PROGRAM, package)) > 3
-    assert not cached(package)
+def test_links_with_which_editors_lock_files_are_ignored(warm: Path) -> None:
+    (warm / ".#jit.py").symlink_to("user@host.1234")
+    assert n_compiled(warm) == 0
 
 
 def test_kernels_only_use_modules_that_the_digest_covers() -> None:
