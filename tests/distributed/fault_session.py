@@ -249,7 +249,9 @@ class FaultSession:
         all_shards = filter(None, (report.shards, report.memory))
         pids = [*(pid for shards in all_shards for pid in shards.pids), *report.raylets]
         n_collectors = len({each.pid for each in self.program.actors("Collector")} - self._killed)
-        return n_collectors == N_COLLECTORS and all(pid and pid not in self._killed for pid in pids)
+        # Shards of a killed node end with it, and are named until their successors have started.
+        are_running = all(pid and pid not in self._killed and psutil.pid_exists(pid) for pid in pids)
+        return n_collectors == N_COLLECTORS and are_running
 
     def stop_shards(self) -> None:
         """Stop a shard of each buffer for a while.
@@ -257,8 +259,8 @@ class FaultSession:
         Batches are then sampled from the others, and what is added for the one in memory is dropped and counted.
         """
         program = self.program
-        program.wait_for(self.is_recovered)
-        before = program.wait_for(is_sampled)  # a shard without transitions cannot be late
+        # A shard without transitions cannot be late.
+        before = program.wait_for(lambda report: self.is_recovered(report) and is_sampled(report))
         assert before.memory is not None
         pids = before.shards.pids[0], before.memory.pids[0]
         for pid in pids:
