@@ -90,6 +90,14 @@ def test_distributed_benchmark_writes_its_results(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_startup_benchmark_writes_its_results(folder: Path) -> None:
+    printed, results = run("startup", folder, fresh=True)
+    assert "| import numba |" in printed
+    assert len(results) == 5
+    assert all(row.keys() == {"first process, s", "others, s", "memory"} for row in results.values())
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="resets the peak of the memory with /proc")
 def test_formats_benchmark_writes_its_results(folder: Path) -> None:
     pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
