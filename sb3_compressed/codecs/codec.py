@@ -52,8 +52,8 @@ class Codec(ABC):
     - ``decode_into(encode(frames), out)`` leaves exactly the bits of ``frames`` in ``out``, for every dtype without
       Python objects, every shape (zero-size ones too) and every memory layout of ``frames``.
     - A payload is self-contained given its codec's state, and is an exact-size :class:`bytes`. Compressors
-      return objects that were shrunk in place, whose unused memory is not returned: stored payloads would take about
-      three times their length. :meth:`encode` therefore returns copies.
+      return objects that were shrunk in place, whose unused memory is not returned: kept in a list, payloads would take
+      about three times their length. :meth:`encode` therefore returns copies.
     - A payload that :meth:`encode` cannot have written for such a frame (truncated, too long, malformed, of
       another size) raises :class:`~sb3_compressed.CorruptPayload`, and no payload makes the decoder read or write
       outside its buffers. The content of ``out`` is undefined after an error.
@@ -99,6 +99,22 @@ class Codec(ABC):
         :raises CorruptPayload: if :meth:`encode` cannot have written a payload; ``index`` is its position
         :raises ValueError: if ``out`` is not C-contiguous or not of length ``n``
         """
+
+    def encode_batch(self, frames: NDArray[Any]) -> Payloads:
+        """Compress a batch as :meth:`encode` does, without a Python object for each payload.
+
+        By default, these are copies of the payloads of :meth:`encode`.
+
+        :raises TypeError: if the codec breaks its contract, instead of storing payloads that cannot be decoded
+        """
+        payloads = self.encode(frames)
+        if len(payloads) != len(frames) or [*map(type, payloads)].count(bytes) < len(payloads):
+            kinds = sorted({type(payload).__name__ for payload in payloads})
+            raise TypeError(
+                f"{self!r} must encode {len(frames)} frames to as many bytes objects, "
+                f"got {len(payloads)} of {' and '.join(kinds)}"
+            )
+        return Payloads.of(payloads)
 
     @classmethod
     def decode_batch(
@@ -285,6 +301,8 @@ class BytesCodec(Codec):
             cls.decode_rows = BytesCodec.decode_rows  # type: ignore[method-assign]
         if depth("compress_frame") < depth("compress_frames"):
             cls.compress_frames = BytesCodec.compress_frames  # type: ignore[method-assign]
+        if depth("encode") < depth("encode_batch"):
+            cls.encode_batch = Codec.encode_batch  # type: ignore[method-assign]
 
     @abstractmethod
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:

@@ -302,39 +302,41 @@ class Delta(BytesCodec, TrainableCodec):
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
+        return [*Delta.encode_batch(self, frames)]  # a subclass may have another method that calls this one
+
+    def encode_batch(self, frames: NDArray[Any]) -> Payloads:
+        """Compress a batch; see :meth:`Codec.encode_batch`."""
         rows, references = self._rows(frames), self.references
         n_frames, frame_nbytes = rows.shape
         if not (n_frames and references.content and self.tries_delta) or frame_nbytes != references.frame_nbytes:
-            return self._encode_whole(rows, self._picture_layout(frames))
+            return Payloads.of(self._encode_whole(rows, self._picture_layout(frames)))
         cached = self._kernel_arguments[:1]  # atomic: another thread may clear the list
         encoder = cached[0] if cached else self._new_encoder(frames)
         if encoder[0] != frames.shape[1:]:
             encoder = self._new_encoder(frames)
         _, encode_deltas, *arguments = encoder
-        deltas, ends = np.empty(n_frames * (frame_nbytes // 4), UINT8), np.empty(n_frames, INT64)
-        n_bytes = encode_deltas(rows, *arguments, deltas, ends)
-        data = deltas[:n_bytes].tobytes()
+        deltas, places = np.empty(n_frames * (frame_nbytes // 4), UINT8), np.empty((n_frames, 3), INT64)
         # A delta of at most this size is stored as it is; larger ones compete with the other coders.
-        max_delta_nbytes = self.SMALL_DELTA * frame_nbytes if self.tries_zstd else frame_nbytes
-        start = 0
-        payloads: list[bytes] = []
-        large: list[int] = []
-        for end in ends.tolist():
-            if not 0 < end - start <= max_delta_nbytes:
-                large.append(len(payloads))
-            payloads.append(data[start:end])
-            start = end
-        if large:
-            max_ratio = 1.0
-            if self._coder_in_use == "zstd":
-                is_high = self.compresslevel > self.levels.default
-                max_ratio = self.MAX_HIGH_LEVEL_RATIO if is_high else self.MAX_ZSTD_RATIO
-            others = self._encode_whole(rows if len(large) == n_frames else rows[large], self._picture_layout(frames))
-            for index, other in zip(large, others, strict=True):
-                payload = payloads[index]
-                if not payload or len(other) < max_ratio * len(payload):
-                    payloads[index] = other
-        return payloads
+        max_nbytes = int(self.SMALL_DELTA * frame_nbytes) if self.tries_zstd else frame_nbytes
+        if not encode_deltas(rows, *arguments, max_nbytes, deltas, places):
+            return Payloads(places, deltas)
+        sizes = places[:, 1].tolist()
+        large = [index for index, size in enumerate(sizes) if not 0 < size <= max_nbytes]
+        max_ratio = 1.0
+        if self._coder_in_use == "zstd":
+            is_high = self.compresslevel > self.levels.default
+            max_ratio = self.MAX_HIGH_LEVEL_RATIO if is_high else self.MAX_ZSTD_RATIO
+        others = self._encode_whole(rows if len(large) == n_frames else rows[large], self._picture_layout(frames))
+        better = {
+            index: other
+            for index, other in zip(large, others, strict=True)
+            if not sizes[index] or len(other) < max_ratio * sizes[index]
+        }
+        whole = Payloads.of([*better.values()])
+        if len(better) == n_frames:
+            return whole
+        places[[*better]] = whole.places
+        return Payloads(places, (deltas, whole.owner))
 
     def _layout_of(self, frames: NDArray[Any]) -> tuple[int, int, int]:
         """Return the bytes of a line of pixels and of a color plane, in the order in which frames are stored.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 __all__ = ["Payloads"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Payloads:
     """Payloads that kernels can read without Python objects.
 
@@ -26,14 +26,14 @@ class Payloads:
     owner: object
 
     @classmethod
-    def of(cls, payloads: Sequence[bytes], writers: int | NDArray[np.int64] = 0) -> Payloads:
+    def of(cls, payloads: Sequence[bytes], writers: NDArray[np.int64] | None = None) -> Payloads:
         """Return payloads whose bytes are copied to one contiguous block.
 
-        :param writers: for each payload the index of the codec that wrote it, ``(n,)``
+        :param writers: for each payload the index of the codec that wrote it, ``(n,)``; ``None`` for 0
         """
         places = np.empty((len(payloads), 3), dtype=np.int64)
         places[:, 1] = np.fromiter(map(len, payloads), dtype=np.int64, count=len(payloads))
-        places[:, 2] = writers
+        places[:, 2] = 0 if writers is None else writers
         data = np.frombuffer(b"".join(payloads), dtype=np.uint8)
         places[:, 0] = data.ctypes.data + np.cumsum(places[:, 1]) - places[:, 1]
         return cls(places, data)

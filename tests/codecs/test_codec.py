@@ -14,6 +14,7 @@ from roundtrips import roundtrip
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.codecs import BytesCodec, Levels
+from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd import Zstd
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CorruptPayload, LevelOutOfRange
@@ -139,3 +140,17 @@ def test_training_that_returns_another_class_raises() -> None:
     frames = np.arange(200 * 15, dtype=np.uint8).reshape(1, 200, 3, 5)
     with pytest.raises(TypeError, match=r"Changing.train must return a codec of the same class, got .*Other"):
         array[0] = frames[0]
+
+
+def test_subclasses_of_delta_may_override_encode_alone() -> None:
+    class Counting(Delta):
+        n_calls: ClassVar[int] = 0
+
+        def encode(self, frames: NDArray[Any]) -> list[bytes]:
+            Counting.n_calls += 1
+            return super().encode(frames)
+
+    array = CompressedArray((4, 1, 30, 30), np.uint8, Counting(), frame_stack=None)
+    array[:, 0] = frames = np.random.default_rng(0).integers(0, 256, (4, 30, 30), np.uint8)
+    np.testing.assert_array_equal(array[:, 0], frames)
+    assert Counting.n_calls

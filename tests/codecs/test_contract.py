@@ -115,6 +115,7 @@ def any_frames(draw: st.DrawFn) -> NDArray[Any]:
 def test_roundtrip_is_bit_exact_for_every_dtype_shape_and_layout(codec: Codec, frames: NDArray[Any]) -> None:
     payloads = roundtrip(codec, frames)
     assert [type(payload) for payload in payloads] == [bytes] * len(frames)
+    assert [*codec.encode_batch(frames)] == payloads
 
 
 @pytest.mark.parametrize("codec", ALL, indirect=True)

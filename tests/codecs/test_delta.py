@@ -15,6 +15,7 @@ from roundtrips import moving_boxes, roundtrip
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.delta import Delta, ReferenceFrames, coder_of
 from sb3_compressed.codecs.delta_kernels import encode_deltas
+from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError
 
 
@@ -99,10 +100,11 @@ def test_encoder_never_writes_outside_a_small_output() -> None:
     codec = Delta().train(screens(64))
     frames = np.random.default_rng(1).integers(0, 256, (3, 900), np.uint8)
     for room in (0, 1, 15, 16, 40, 300):
-        guarded, ends = np.full(3 * room + 64, 99, np.uint8), np.empty(3, np.int64)
+        guarded, places = np.full(3 * room + 64, 99, np.uint8), np.empty((3, 3), np.int64)
         references, table = codec._new_encoder(frames)[2:4]
-        n_bytes = encode_deltas(frames, references, table, 30, 0, 0, guarded[32 : 32 + 3 * room], ends)
-        assert n_bytes == ends[-1] == 0
+        n_large = encode_deltas(frames, references, table, 30, 0, 0, 900, guarded[32 : 32 + 3 * room], places)
+        assert n_large == 3
+        assert not places[:, 1:].any()
         assert (guarded[:32] == 99).all()
         assert (guarded[-32:] == 99).all()
 
@@ -198,11 +200,11 @@ def test_roundtrip_of_frames_composed_of_references(data: st.DataObject) -> None
         frame = np.concatenate([frame, source[start : start + rng.integers(1, 80)], noise])
     frame = frame[np.newaxis, :size]
     shape = data.draw(st.sampled_from([(size,), (1, size), (size, 1), (size, 1, 1), (1, 1, size)]))
-    payloads, ends = np.empty(2 * size + 64, np.uint8), np.empty(1, np.int64)
+    output, places = np.empty(2 * size + 64, np.uint8), np.empty((1, 3), np.int64)
     line, plane, pixel = (data.draw(st.integers(least, most)) for least, most in ((1, size), (0, size), (0, 5)))
     references, table = codec._new_encoder(frame)[2:4]
-    n_bytes = encode_deltas(frame, references, table, line, plane, pixel, payloads, ends)
+    encode_deltas(frame, references, table, line, plane, pixel, size, output, places)
     out = np.empty_like(frame)
-    codec.decode_into([payloads[:n_bytes].tobytes()], out)
+    codec.decode_into([*Payloads(places, output)], out)
     np.testing.assert_array_equal(out, frame)
     roundtrip(codec, frame.reshape(1, *shape))

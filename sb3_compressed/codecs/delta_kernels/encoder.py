@@ -28,7 +28,7 @@ from sb3_compressed.codecs.delta_kernels.source_search import (
 from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD, common_length, copy_bytes
 from sb3_compressed.kernels.jit import (
     BYTES,
-    INTS,
+    INT_ROWS,
     READ_BYTE_ROWS,
     READ_BYTES,
     SHORT_INTS,
@@ -265,7 +265,7 @@ def encode_delta(
     return write_equal(written, frame, encoded, size) - payload
 
 
-@kernel(INT, READ_BYTE_ROWS, READ_BYTES, SHORT_INTS, INT, INT, INT, BYTES, INTS)
+@kernel(INT, READ_BYTE_ROWS, READ_BYTES, SHORT_INTS, INT, INT, INT, INT, BYTES, INT_ROWS)
 def encode_deltas(
     frames: NDArray[np.uint8],
     references: NDArray[np.uint8],
@@ -273,8 +273,9 @@ def encode_deltas(
     line: int,
     plane: int,
     pixel: int,
+    max_nbytes: int,
     payloads: NDArray[np.uint8],
-    ends: NDArray[np.int64],
+    places: NDArray[np.int64],
 ) -> int:
     """Encode each frame, starting from the reference nearest to it.
 
@@ -284,9 +285,11 @@ def encode_deltas(
     :param line: bytes of a line of pixels: a pixel often equals the one above
     :param plane: bytes of a color plane, as planes often have equal bytes; 0 if there is only one
     :param pixel: bytes of a pixel, if equal pixels are searched for in the frame itself, which takes more time; else 0
+    :param max_nbytes: the bytes of a small payload
     :param payloads: output, the payloads one after the other, ``(n * room,)``; each has at most ``room`` bytes
-    :param ends: output, the end of each payload, ``(n,)``; a payload that does not fit has no bytes
-    :return: the bytes of all payloads
+    :param places: output, for each payload its address, its number of bytes, and 0, ``(n, 3)``; one that does not fit
+        has no bytes
+    :return: the number of payloads that do not fit, or are larger than small ones
     """
     first, references_address, references_size = frames.ctypes.data, references.ctypes.data, references.size
     table_address, output = table.ctypes.data, payloads.ctypes.data
@@ -295,8 +298,7 @@ def encode_deltas(
         clear_frame_table(frame_table)
     n_frames, size = frames.shape
     room = payloads.size // n_frames
-    nearest = 0
-    written = 0
+    nearest = written = n_large = 0
     for k in range(n_frames):
         frame = first + k * size
         nearest = nearest_reference(frame, size, references_address, references_size // size, nearest)
@@ -304,6 +306,8 @@ def encode_deltas(
             frame, size, references_address, references_size, table_address, frame_table, k * size, nearest,
             line, plane, pixel, recent, output + written, room,
         )  # fmt: skip
-        written += max(length, 0)
-        ends[k] = written
-    return written
+        length = max(length, 0)
+        places[k, 0], places[k, 1], places[k, 2] = output + written, length, 0
+        written += length
+        n_large += not 0 < length <= max_nbytes
+    return n_large
