@@ -42,7 +42,7 @@ def bounds(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def fallbacks(session: nox.Session) -> None:
-    """Run the tests without all that depends on the interpreter; see ``sb3_compressed/common/probes.py``."""
+    """Run the tests without all that depends on the interpreter; see ``sb3_compressed/arrays/batch_pool.py``."""
     session.install("-c", "constraints.txt", "-e", ".[dev]")
     env = {"SB3_COMPRESSED_FORCE_FALLBACKS": "1"}
     session.run("python", "-m", "pytest", "-n", "auto", "--dist", "worksteal", *session.posargs, env=env)

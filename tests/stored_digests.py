@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from gathering import loaded_slots
 from gymnasium import spaces
 from numpy.typing import NDArray
 
@@ -78,11 +79,11 @@ def rollout_digest(space: spaces.Box, *, is_disturbed: bool, **options: Any) -> 
 def digest_of(*arrays: Any) -> str:
     """Return a digest of all payloads, of the codecs that they refer to, and of how slots share them."""
     found, numbers = hashlib.sha256(), dict[int, int]()
-    for part in (part for array in arrays for slot in array.slots.ravel() for part in parts(slot)):
+    for part in (part for slots in loaded_slots(*arrays) for slot in slots.ravel() for part in parts(slot)):
         is_new = id(part) not in numbers
         found.update(b"%d" % numbers.setdefault(id(part), len(numbers)))
         if is_new:
-            found.update(part if isinstance(part, bytes) else json.dumps(part.item().get_config()).encode())
+            found.update(part if isinstance(part, bytes) else json.dumps(part.get_config()).encode())
     return found.hexdigest()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frame_layout import FrameLayout, follows
-from sb3_compressed.arrays.slot_store import Slot, SlotStore, are_equal_slots
+from sb3_compressed.arrays.slot_store import SlotStore, are_equal_slots
 
 __all__ = ["encode_assigned", "store_assigned"]
 
@@ -46,13 +46,11 @@ class AssignedArray(Protocol):
     @property
     def store(self) -> SlotStore: ...
 
-    def slots_at(self, rows: Any) -> NDArray[Any]: ...
-
     def stored_items(self, references: NDArray[Any]) -> NDArray[Any]: ...
 
     def others_of_stream(self) -> Sequence[AssignedArray]: ...
 
-    def encode_assigned_steps(self, steps: NDArray[Any], previous: list[Slot]) -> list[list[Slot]]: ...
+    def encode_assigned_steps(self, steps: NDArray[Any], previous: NDArray[Any] | None) -> NDArray[Any]: ...
 
 
 def encode_assigned(
@@ -66,26 +64,27 @@ def encode_assigned(
     :return: references to slots, ``(n,)``
     :raises Exception: if a codec raises
     """
-    references = np.empty(len(numbers), array.slots.dtype)
+    references = array.store.new_table((len(numbers),))
     for positions in _streams(numbers, array.shape[1]) if len(numbers) else ():
         _encode_stream(array, numbers, positions, read_items, references)
     return references
 
 
-def store_assigned(array: AssignedArray, source: AssignedArray) -> NDArray[Any]:
-    """Store the slots of another array for an array of the same shape, which does not change.
+def store_assigned(array: AssignedArray, slots_at: Callable[[slice], NDArray[Any]], n_rows: int) -> NDArray[Any]:
+    """Store the slots of another array for the first rows of an array, which does not change.
 
-    :param source: an array with the same codec and layout
-    :return: references to slots, ``(n,)``
+    :param slots_at: returns the slots of some rows, of the same codec and layout
+    :param n_rows: the number of rows
+    :return: references to slots, ``(n_rows, n_envs)``
     :raises CorruptPayload: if one is damaged
     :raises OSError: if they cannot be written
     """
-    n_rows, n_envs = array.shape[:2]
-    references = np.empty(n_rows * n_envs, array.slots.dtype)
+    n_envs = array.shape[1]
+    references = array.store.new_table((n_rows * n_envs,))
     for first in range(0, n_rows, ROWS_PER_WRITE):
-        slots = source.slots_at(slice(first, first + ROWS_PER_WRITE)).reshape(-1)
+        slots = slots_at(slice(first, min(first + ROWS_PER_WRITE, n_rows))).reshape(-1)
         numbers = first * n_envs + np.arange(len(slots))
-        found, is_found = np.empty(len(slots), array.slots.dtype), np.zeros(len(slots), np.bool_)
+        found, is_found = array.store.new_table((len(slots),)), np.zeros(len(slots), np.bool_)
         for neighbors in _neighbors(array, numbers):
             stored = array.store.load(neighbors)
             equal = [
@@ -96,7 +95,7 @@ def store_assigned(array: AssignedArray, source: AssignedArray) -> NDArray[Any]:
             found[equal], is_found[equal] = neighbors[equal], True
         found[~is_found] = array.store.write([*slots[~is_found]])
         references[numbers] = found
-    return references
+    return references.reshape(n_rows, n_envs)
 
 
 def _streams(numbers: NDArray[np.int64], n_envs: int) -> Iterator[NDArray[np.int64]]:
@@ -149,21 +148,20 @@ def _encode_stream(
                 if first in same_row:
                     previous = same_row[first]
                 elif first:  # it continues what was found
-                    previous = [*array.store.load(found[(first - 1) * width : first * width])]
-                slots = array.encode_assigned_steps(steps[first : run[-1] + 1], previous)
-                previous = slots[-1]
-                encoded = array.store.write([slot for step in slots for slot in step])
+                    previous = found[(first - 1) * width : first * width]
+                encoded = array.encode_assigned_steps(steps[first : run[-1] + 1], previous)
+                previous = encoded[-1]
                 part = slice(first * width, (run[-1] + 1) * width)
-                found[part] = np.where(is_found[part], found[part], encoded)
+                found[part] = np.where(is_found[part], found[part], encoded.reshape(-1))
         if not is_new[-1]:
-            previous = [*array.store.load(found[-width:])]
+            previous = found[-width:]
         references[at] = found
 
 
 def _same_row_of_other(
     array: AssignedArray, numbers: NDArray[np.int64], steps: NDArray[Any], is_new: NDArray[np.bool_]
-) -> dict[int, list[Slot]]:
-    """Return the slots that the other array of a stream has in the same row, for steps that continue only these.
+) -> dict[int, NDArray[Any]]:
+    """Return references to the slots of the same row in the other array of a stream, for steps that continue only it.
 
     That is so at the ends of episodes, and in data sets of transitions in any order.
 
@@ -171,7 +169,7 @@ def _same_row_of_other(
     :param steps: observations, ``(n_steps, n_streams, *item_shape)``
     :param is_new: which steps are encoded, ``(n_steps,)``
     """
-    slots: dict[int, list[Slot]] = {}
+    slots: dict[int, NDArray[Any]] = {}
     layout = array.layout
     for step in np.flatnonzero(is_new).tolist() if layout is not None else ():
         if step and _continues(layout, steps[step - 1], steps[step]):
@@ -181,7 +179,7 @@ def _same_row_of_other(
             if (references == array.store.unwritten).any():
                 continue
             if _continues(layout, array.stored_items(references), steps[step]):
-                slots[step] = [*array.store.load(references)]
+                slots[step] = references
     return slots
 
 
@@ -196,13 +194,13 @@ def _with_byte_axis(items: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(items)[..., np.newaxis].view(np.uint8)
 
 
-def _slots_before(array: AssignedArray, numbers: NDArray[np.int64]) -> list[Slot]:
-    """Return the slots of the row before some slots of one row, empty if one was not written."""
+def _slots_before(array: AssignedArray, numbers: NDArray[np.int64]) -> NDArray[Any] | None:
+    """Return references to the slots of the row before some slots of one row, ``None`` if one was not written."""
     n_envs = array.shape[1]
     if numbers[0] < n_envs or not array.slots.flags.writeable:
-        return []
+        return None
     references = array.slots.reshape(-1)[numbers - n_envs]
-    return [] if (references == array.store.unwritten).any() else [*array.store.load(references)]
+    return None if (references == array.store.unwritten).any() else references
 
 
 def _shared_slots(
@@ -214,7 +212,7 @@ def _shared_slots(
     :param items: ``(n, *item_shape)``
     :return: references to the slots that were found, ``(n,)``, and for which observations, ``(n,)``
     """
-    found = np.empty(len(numbers), array.slots.dtype)
+    found = array.store.new_table((len(numbers),))
     is_found = np.zeros(len(numbers), np.bool_)
     rows = _as_bytes(items)
     for neighbors in _neighbors(array, numbers):

@@ -7,6 +7,7 @@ time, and the first touch of each new page takes about as long as decoding what 
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.common.memory import available_memory, keep_freed_memory
-from sb3_compressed.common.probes import holds, references_are_counted
 
 __all__ = ["ALIGNMENT", "BatchPool", "Empty", "checked_empty"]
 
@@ -151,5 +151,28 @@ def _count_of_unshared() -> int:
 #: Python's reference count of an object with one local name, which differs between versions.
 UNSHARED = _count_of_unshared()
 
-REFERENCES_ARE_COUNTED = holds(references_are_counted)
+
+def references_are_counted() -> bool:
+    """Return whether Python immediately counts all references to an array, including those of views on it."""
+    block = np.empty(64, dtype=np.uint8)
+    alone = sys.getrefcount(block)
+    holders: list[object] = [np.ndarray((8, 8), np.uint8, block)]
+    counts = [sys.getrefcount(block)]
+    for make_holder in (
+        lambda: holders[0][2:4],  # type: ignore[index]
+        lambda: np.ndarray((2, 4), np.float64, block).reshape(-1).view(np.int64),
+        lambda: block.data,
+        lambda: np.asarray(block.data[8:]),
+        lambda: [block],
+    ):
+        holders.append(make_holder())
+        del holders[0]
+        counts.append(sys.getrefcount(block))
+    holders.clear()
+    return min(counts) > alone == sys.getrefcount(block)
+
+
+FORCE_FALLBACKS = os.environ.get("SB3_COMPRESSED_FORCE_FALLBACKS", "0") not in ("", "0")
+"""Whether batches always get new memory, for tests."""
+REFERENCES_ARE_COUNTED = not FORCE_FALLBACKS and references_are_counted()
 """Whether Python's reference counts show that a block is unused; otherwise none is reused."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.drift_detection import DriftDetector
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.codecs import TrainableCodec
+from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.common.memory_warning import warn_of_payloads
 
 __all__ = ["CodecTrainer"]
@@ -45,8 +46,8 @@ class CodecTrainer:
     CHANGED = 96
     #: How much smaller payloads have to be after a change for a new codec to be used.
     GAIN = 0.7
-    #: Bytes of a payload besides its content: the header of a Python object, and a reference to it.
-    OBJECT_NBYTES = 48
+    #: Bytes of a payload besides its content: its header, and in stacks of 4 frames a slot with two references.
+    OVERHEAD_NBYTES = 44
 
     def __init__(self) -> None:
         self.capacity = 0
@@ -59,7 +60,7 @@ class CodecTrainer:
         self._drift = DriftDetector()
         self._has_changed = False  # whether the sample is one after a change
 
-    def observe(self, encoder: FrameEncoder, frames: NDArray[Any], payloads: Sequence[bytes]) -> None:
+    def observe(self, encoder: FrameEncoder, frames: NDArray[Any], payloads: Payloads) -> None:
         """Observe new frames, and give the encoder another codec if a training is due.
 
         :param encoder: what encoded the frames, with a trainable codec
@@ -74,7 +75,7 @@ class CodecTrainer:
         is_large = self._drift.observe(payloads, n_passed - self._n_measured, frames.nbytes // max(len(frames), 1))
         self._n_measured = n_passed
         if self.capacity and self._next_training > self.FIRST and self._drift.usual_nbytes:
-            expected = self.capacity * (self._drift.usual_nbytes + self.OBJECT_NBYTES)
+            expected = self.capacity * (self._drift.usual_nbytes + self.OVERHEAD_NBYTES)
             self.capacity = 0  # once
             warn_of_payloads(expected, self._drift.usual_nbytes)
         if is_large and not self._has_changed and self._next_training > 4 * self.FIRST:
@@ -99,7 +100,7 @@ class CodecTrainer:
             if has_changed:
                 self._next_training = 4 * self.FIRST
             self._drift.restart()
-            encoder.set_codec(trained)
+            encoder.codec = trained
             codec.release_encoder()
 
     @property

@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -23,7 +22,7 @@ from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameSta
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, selects_all, slot_numbers, split_index
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_store import Slot, SlotStore, accepted_codec, slots_with_handles
+from sb3_compressed.arrays.slot_store import Slot, SlotStore, accepted_codec, slots_of_pickle
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user
@@ -116,12 +115,12 @@ class CompressedArray(ArrayLike):
         """
         self._store = store
         self._table = np.broadcast_to(store.unwritten, shape) if table is None else table
+        if table is not None:
+            store.watch(table)
         # Attributes, since each sample reads them several times.
         self.item_shape = self._encoder.item_shape
         self.shape = self._table.shape + self.item_shape
         self.ndim, self.size = len(self.shape), math.prod(self.shape)
-        self._item_nbytes = math.prod(self.item_shape) * self.itemsize
-        self._row_shape = self._table.shape[1:]
 
     # -- attributes ------------------------------------------------------------------------------------------
 
@@ -129,8 +128,8 @@ class CompressedArray(ArrayLike):
     def slots(self) -> NDArray[Any]:
         """The table of references to its slots, ``(rows, n_envs)``.
 
-        Before the first write it is a read-only placeholder that takes no memory. What a reference is depends on the
-        :class:`~sb3_compressed.arrays.slot_store.SlotStore`; in memory it is the slot itself.
+        Before the first write it is a read-only placeholder that takes no memory. References are addresses in the log
+        of :attr:`store`; 0 is a slot that was never written.
         """
         return self._table
 
@@ -156,7 +155,7 @@ class CompressedArray(ArrayLike):
 
     @property
     def nbytes(self) -> int:
-        """The memory it takes, in bytes, with Python's overhead; shared payloads count once."""
+        """The memory of its store and its table in bytes: arrays that share frames share a store."""
         return self._store.nbytes(self._table)
 
     @property
@@ -183,7 +182,7 @@ class CompressedArray(ArrayLike):
         slot_index = slot_index if basic is None else basic
         references = self._table[(*slot_index, ...)]  # an array, even of a single slot
         leading_shape = references.shape
-        references = references.flatten()  # they keep their payloads alive, whatever is written to the table meanwhile
+        references = references.flatten()  # a copy: `gather` requires that they do not change
         items = checked_empty((len(references), *self.item_shape), self.dtype)
         self._decode(references, items, partial(self._index_of_slot, slot_index))
         items.flags.writeable = basic is None  # views of a read-only array cannot be made writable
@@ -276,7 +275,7 @@ class CompressedArray(ArrayLike):
 
     def prepare(self) -> None:
         """Import and compile everything that the first write and read need."""
-        from sb3_compressed.arrays import frame_dedup_kernels, payload_kernels  # noqa: F401
+        from sb3_compressed.arrays import frame_dedup_kernels, log_slot_kernels, payload_kernels  # noqa: F401
 
         self.codec.prepare()
 
@@ -299,15 +298,16 @@ class CompressedArray(ArrayLike):
             items[(slice(None),) * n_leading + item_index] = cast_values(np.asarray(value), self.dtype)
             self[slot_index] = items
             return
+        self._store.free_unused()
         selected = self._table[slot_index]
         shape = selected.shape if isinstance(selected, np.ndarray) else ()
         values = self._stored_values(value)
         row = None if self._deduplicator is None else _row_of(slot_index, self._table.shape)
         if self._deduplicator is not None and row is not None and not self._continues_own_rows(row):
-            [slots] = self._deduplicator.encode_rows(self._broadcast(values, shape).reshape(self.shape[1:]))
-            references = self._store.write(slots)
+            row_values = self._broadcast(values, shape).reshape(self.shape[1:])
+            [references] = self._deduplicator.encode_rows(self._store, row_values)
         elif shape and values.ndim <= len(self.item_shape):  # one item for all of them
-            references = self._store.write(self._encoder.encode(self._broadcast(values, (1,))) * math.prod(shape))
+            references = np.broadcast_to(self._append_items(self._broadcast(values, (1,))), math.prod(shape))
         else:
             items = self._broadcast(values, shape).reshape(math.prod(shape), *self.item_shape)
             self._allocate()  # views share its memory
@@ -330,10 +330,11 @@ class CompressedArray(ArrayLike):
             raise ValueError(f"cannot assign values of shape {tuple(values.shape)} to an array of shape {self.shape}")
         if self._deduplicator is None:  # a view
             return partial(self.__setitem__, ..., np.asarray(values))
+        self._store.free_unused()
         if isinstance(values, CompressedArray) and values.has_same_format_as(self):
             if self.layout is None and values.layout is not None:
                 self.set_layout(values.layout)
-            references = store_assigned(self, values)
+            references = store_assigned(self, values.slots_at, len(self))
         else:
             n_envs = self.shape[1]
 
@@ -381,22 +382,30 @@ class CompressedArray(ArrayLike):
             return np.empty(0, self._table.dtype)
         # A copy of a view, or a view of an array whose slots were replaced, is not part of a stream.
         if whole._deduplicator is None or not np.may_share_memory(self._table, whole._table):
-            return self._store.write(self._encoder.encode(items))
+            return self._append_items(items)
         numbers = slot_numbers(basic_index(slot_index) or slot_index, self._table, whole._table)
         return encode_assigned(whole, numbers, lambda positions: items[positions])
 
-    def encode_assigned_steps(self, steps: NDArray[Any], previous: list[Slot]) -> list[list[Slot]]:
+    def encode_assigned_steps(self, steps: NDArray[Any], previous: NDArray[Any] | None) -> NDArray[Any]:
         """Encode observations that follow each other; see :meth:`.FrameDeduplicator.encode_assigned_steps`."""
         assert self._deduplicator is not None
-        return self._deduplicator.encode_assigned_steps(steps, previous)
+        return self._deduplicator.encode_assigned_steps(self._store, steps, previous)
+
+    def _append_items(self, items: NDArray[Any]) -> NDArray[Any]:
+        """Encode items ``(n, *item_shape)`` independently of each other, and return references to slots, ``(n,)``."""
+        frames = self._encoder.split(items)
+        n_items, n_frames, *frame_shape = frames.shape
+        payloads = self._encoder.codec.encode_batch(frames.reshape(n_items * n_frames, *frame_shape))
+        references: NDArray[Any] = self._store.append(None, np.full((1, n_items), n_frames), payloads, self._encoder)[0]
+        return references
 
     def others_of_stream(self) -> list[CompressedArray]:
         """Return the other arrays of the same stream of observations, in the same store, that were written to."""
         if self._deduplicator is None:
             return []
         others = [array for array in self._deduplicator.arrays.values() if array is not self]
-        kind = self.shape, self._table.dtype  # references to slots in memory are objects, others are addresses
-        return [array for array in others if (array.shape, array._table.dtype) == kind and array._table.flags.writeable]
+        kind = self.shape, self._store.state  # references are valid in one store only
+        return [each for each in others if (each.shape, each._store.state) == kind and each._table.flags.writeable]
 
     def stored_items(self, references: NDArray[Any]) -> NDArray[Any]:
         """Decode slots to items ``(n, *item_shape)`` in the dtype that they are stored in.
@@ -431,14 +440,10 @@ class CompressedArray(ArrayLike):
         :return: references to slots for each row, ``(n_envs,)``, for this array or one that
             :meth:`new_sharing_frames` returned
         """
-        if self._deduplicator is not None:
-            slots = self._deduplicator.encode_rows(*rows)
-        else:
-            slots = [self._encoder.encode(row) for row in rows]
-        if len(rows) == 1:
-            return [self._store.write(slots[0])]
-        references, n_envs = self._store.write(slots[0] + slots[1]), len(rows[0])
-        return [references[:n_envs], references[n_envs:]]
+        self._store.free_unused()
+        if self._deduplicator is None:
+            return [self._append_items(row) for row in rows]
+        return [*self._deduplicator.encode_rows(self._store, *rows)]
 
     def encode_steps(self, observations: NDArray[Any], next_observations: NDArray[Any]) -> list[NDArray[Any]]:
         """Encode the observations of several steps, in one call for all of them, which takes less time.
@@ -447,13 +452,13 @@ class CompressedArray(ArrayLike):
         :param next_observations: likewise
         :return: references to slots of both, ``(n_steps, n_envs)`` each, for :meth:`write_encoded`
         """
+        self._store.free_unused()
         (n_steps, n_envs), item_shape = observations.shape[:2], observations.shape[2:]
         rows = [each.reshape(n_steps * n_envs, *item_shape) for each in (observations, next_observations)]
         if self._deduplicator is None:
-            return [self._store.write(self._encoder.encode(row)).reshape(n_steps, n_envs) for row in rows]
-        slots = self._deduplicator.encode_rows(*rows, n_steps=n_steps)
-        references = self._store.write([*chain.from_iterable(slots)]).reshape(n_steps, 2, n_envs)
-        return [references[:, 0], references[:, 1]]
+            return [self._append_items(row).reshape(n_steps, n_envs) for row in rows]
+        references = self._deduplicator.encode_rows(self._store, *rows, n_steps=n_steps)
+        return [references[0::2], references[1::2]]
 
     def write_encoded(self, rows: int | slice, references: NDArray[Any]) -> None:
         """Write a row that was encoded, or several.
@@ -560,7 +565,7 @@ class CompressedArray(ArrayLike):
         """
         self._set_table(store, table)
         self._changes.track_direct_writes(table.shape)
-        if self._deduplicator is not None and not isinstance(store, MemorySlotStore):
+        if self._deduplicator is not None and not store.is_in_memory:
             self._deduplicator.set_capacity(0)
 
     def slots_at(self, rows: Any) -> NDArray[Any]:
@@ -573,23 +578,27 @@ class CompressedArray(ArrayLike):
 
     def put_slots(self, rows: Any, slots: NDArray[Any]) -> None:
         """Write slots that :meth:`slots_at` of another array of this kind returned."""
+        self.put_references(rows, self._store.write([*slots.flat]).reshape(slots.shape))
+
+    def put_references(self, rows: Any, references: NDArray[Any]) -> None:
+        """Write references to slots that :meth:`store_slots` returned."""
         self._allocate()
         self._changes.mark(rows)
-        self._table[rows] = self._store.write([*slots.flat]).reshape(slots.shape)
+        self._table[rows] = references
 
     def stream_data(self) -> dict[str, Any]:
         """Return the state of its stream of observations for JSON: that of arrays that share frames with it."""
         return {} if self._deduplicator is None else self._deduplicator.to_data()
 
-    def restore_stream(self, data: Mapping[str, Any], codec: Codec, last: list[Slot]) -> None:
+    def restore_stream(self, data: Mapping[str, Any], codec: Codec, last: int) -> None:
         """Restore the state that :meth:`stream_data` returned, for all arrays that share frames.
 
         :param codec: the codec at that time
-        :param last: the slots of the row that was written last, as :meth:`slots_at` returns them
+        :param last: the row that was written last
         :raises ValueError: if the data does not fit
         """
         if self._deduplicator is not None:
-            self._deduplicator.restore(data, codec, last)
+            self._deduplicator.restore(data, codec, self._store, self._table[last].copy())
 
     def track_changes(self) -> NDArray[np.bool_]:
         """Return flags ``(rows, n_envs)`` that are set from now on where slots are written."""
@@ -637,30 +646,62 @@ class CompressedArray(ArrayLike):
         memo[id(self)] = other
         other._encoder = copy.deepcopy(self._encoder, memo)
         other._deduplicator = copy.deepcopy(self._deduplicator, memo)
-        other._join_stream()
         is_written = self._table.flags.writeable
-        other._set_table(
-            MemorySlotStore(other.codec), self.slots_at(slice(None)) if is_written else None, self._table.shape
-        )
+        if self._store.is_in_memory:
+            table = self._table.copy() if is_written else None
+            other._adopt(copy.deepcopy(self._store, memo), table, self._table.shape)
+        else:
+            other._store_in_memory(self.slots_at(slice(None)) if is_written else None, self._table.shape)
         return other
+
+    def _adopt(self, store: SlotStore, table: NDArray[Any] | None, shape: tuple[int, ...]) -> None:
+        """Use a copy of a store in memory, which the other arrays of the stream use as well."""
+        self._set_table(store, table, shape)
+        self._join_stream()
+        if self._deduplicator is not None:
+            self._deduplicator.adopt(store)
+
+    def _store_in_memory(self, slots: NDArray[Any] | None, shape: tuple[int, ...]) -> None:
+        """Write slots to memory, those of arrays of one stream to one store.
+
+        :param slots: the first rows, of which the others were not written; ``None`` for none
+        """
+        others = [] if self._deduplicator is None else [*self._deduplicator.arrays.values()]
+        self._set_table(others[0].store if others else MemorySlotStore(self.codec), None, shape)
+        self._join_stream()
+        if self._deduplicator is not None:
+            self._deduplicator.forget_last_row()  # which is in another store
+        if slots is None or not len(slots):
+            return
+        if self._deduplicator is None or slots.ndim != 2:
+            self.put_slots(slice(len(slots)), slots)
+        else:
+            self._allocate()
+            self._table[: len(slots)] = store_assigned(self, slots.__getitem__, len(slots))
+        self._store.free_unused()
 
     def __getstate__(self) -> dict[str, Any]:
         # Without the rows after the last written one: in a barely filled buffer they would outweigh the content.
         is_written = (self._table != self._store.unwritten).any(axis=tuple(range(1, self._table.ndim)))
         n_written = int(np.flatnonzero(is_written)[-1]) + 1 if is_written.any() else 0
-        table = self._table.shape, self.slots_at(slice(n_written))
         # Copies are in memory, and no views.
-        return {**self.__dict__, "_store": None, "_table": table, "_changes": None, "_view_of": None}
+        if self._store.is_in_memory:
+            store, written = self._store, self._table[:n_written]
+        else:
+            store, written = None, self.slots_at(slice(n_written))
+        table = self._table.shape, written
+        return {**self.__dict__, "_store": store, "_table": table, "_changes": None, "_view_of": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         shape, written = state["_table"]
         self.__dict__.update(state, itemsize=state["dtype"].itemsize, _changes=ChangeFlags())
-        self._set_table(MemorySlotStore(self.codec), None, shape)
-        self._join_stream()
+        if state["_store"] is None:  # a pickle up to version 0.3, or of a folder, contains slots
+            self._store_in_memory(slots_of_pickle(written), shape)
+            return
+        self._adopt(state["_store"], None, shape)
         if len(written):
             self._allocate()
-            slots = slots_with_handles(written.reshape(-1).tolist())
-            self._table[: len(written)] = self._store.write(slots).reshape(written.shape)
+            self._table[: len(written)] = written
 
 
 def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:

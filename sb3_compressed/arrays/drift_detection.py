@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from sb3_compressed.codecs.payloads import Payloads
 
 __all__ = ["DriftDetector"]
 
@@ -51,7 +51,7 @@ class DriftDetector:
         """
         return min(8 * n_frames, self.EVERY)
 
-    def observe(self, payloads: Sequence[bytes], n_passed: int, frame_nbytes: int) -> bool:
+    def observe(self, payloads: Payloads, n_passed: int, frame_nbytes: int) -> bool:
         """Measure payloads and return whether the codec should be trained.
 
         :param payloads: those of the last frames
@@ -60,7 +60,7 @@ class DriftDetector:
         """
         self._n_frames += n_passed
         self._n_measured += len(payloads)
-        self._nbytes += sum(map(len, payloads))
+        self._nbytes += int(payloads.places[:, 1].sum())
         if self._n_frames < self.BLOCK:
             return False
         self._since += self._n_frames

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -15,8 +14,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.codec_training import CodecTrainer
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, layout_from_state, layout_to_state
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.arrays.slot_store import Slot, slot_n_frames, with_handles
+from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.codec import UINT8
 from sb3_compressed.common.warning import warn_user
@@ -31,10 +29,9 @@ class FrameDeduplicator:
     """Encodes rows of observations, one of each environment, that follow each other.
 
     A stacked observation at time t+1 repeats all but one frame of the one at t, and ``next_obs`` at t is ``obs`` at
-    t+1 except at the end of an episode. So this keeps the frames of the last row of every environment and their
-    payloads: an observation that continues the last one needs one new payload, an equal one none, and all other
-    references are Python references to existing payloads. Ring buffers overwrite slots without any bookkeeping, and
-    episode ends need no ``done``: they simply do not match.
+    t+1 except at the end of an episode. So this keeps the last row of every environment, and references to its slots:
+    an observation that continues the last one needs one new payload, an equal one none. Episode ends need no ``done``:
+    they simply do not match.
 
     The arrays of one stream of observations, ``observations`` and ``next_observations``, share a deduplicator. With it,
     they share the codec, which is trained on the frames that are encoded here.
@@ -48,28 +45,36 @@ class FrameDeduplicator:
         self.encoder = encoder
         self._detector = detector
         self._trainer = CodecTrainer()
-        self._last_slots: list[Slot] = []  # of the last row, one of each environment
+        #: References to the slots of the last row, one of each environment, and in which state of a store they are.
+        self._last: NDArray[Any] | None = None
+        self._last_state: object = None
         self._previous: PreviousRow | None = None  # its observations
         #: The arrays of the stream by their ids. It does not keep them alive: they refer to this object.
         self.arrays: WeakValueDictionary[int, Any] = WeakValueDictionary()
         #: The array to which a row was assigned last, by its id, and the row.
         self.last_assigned = (0, 0)
 
-    def encode_rows(self, *rows: NDArray[Any], n_steps: int = 1) -> list[list[Slot]]:
+    def encode_rows(self, store: SlotStore, *rows: NDArray[Any], n_steps: int = 1) -> NDArray[Any]:
         """Encode the next observation of every environment, or the next two, such as ``obs`` and ``next_obs``.
 
+        :param store: what they are written to
         :param rows: arrays ``(n_steps * n_envs, *item_shape)`` of the encoder's dtype, one or two; they are not kept
         :param n_steps: steps that follow each other; more than 1 for two rows only
-        :return: for each row of each step the slots of its environments
+        :return: references to slots, ``(n_steps * len(rows), n_envs)``: those of the first step, then those of the next
         :raises Exception: what the codec's training raised, once; these rows can be encoded again
         """
         first, encoder = rows[0], self.encoder
+        if self._last_state is not store.state:
+            self.forget_last_row()
         if self._detector is not None:
             if len(rows) > 1:
                 n_envs = len(first) // n_steps
                 each = [row[begin : begin + n_envs] for begin in range(0, len(first), n_envs) for row in rows]
-                return [slots for row in each for slots in self.encode_rows(row)]
-            self._detect_layout(self._detector, first)
+                references = store.new_table((len(each), n_envs))
+                for number, row in enumerate(each):
+                    references[number] = self.encode_rows(store, row)
+                return references
+            self._detect_layout(store, self._detector, first)
         previous = self._previous
         shape = first.shape if n_steps == 1 else (len(first) // n_steps, *first.shape[1:])
         if (
@@ -78,44 +83,72 @@ class FrameDeduplicator:
             or encoder.layout is not previous.layout
             or (first.strides != previous.strides and rows[-1].strides != previous.strides)
         ):
-            previous = self._new_previous_row(first[: shape[0]])
+            previous = self._new_previous_row(store, first[: shape[0]])
+        last = self._last if previous.is_valid else None
         n_new, frames = previous.take_new_frames(rows, n_steps)  # from here on there is no previous row
-        if not len(frames):  # the rows are the previous one
+        if not len(frames) and last is not None:  # the rows are the previous one
             previous.is_valid = True
-            return [self._last_slots] * len(rows) * n_steps
-        payloads = encoder.encode_frames(frames)
-        slots = self._join(n_new, payloads)
-        self._last_slots = slots[-1]
+            return np.tile(last, (len(n_new), 1))
+        payloads = encoder.codec.encode_batch(frames)
+        references = store.append(last, n_new, payloads, encoder)
+        self._set_last(store, references[-1])
         previous.is_valid = True  # only now: whatever interrupts this, no row is valid without its payloads
-        if encoder.handle is not None:  # the codec is trainable
+        if encoder.is_trainable:
             self._trainer.observe(encoder, frames, payloads)
-        return slots
+        return references
 
-    def encode_assigned_steps(self, steps: NDArray[Any], previous: list[Slot]) -> list[list[Slot]]:
+    def encode_assigned_steps(
+        self, store: SlotStore, steps: NDArray[Any], previous: NDArray[Any] | None
+    ) -> NDArray[Any]:
         """Encode observations that are assigned to rows of an array; the next :meth:`encode_rows` continues as before.
 
+        :param store: what they are written to
         :param steps: observations that follow each other, ``(n_steps, n, *item_shape)``
-        :param previous: the slots of the row before them, ``n`` or none
-        :return: for each step its slots
+        :param previous: references to the slots of the row before them, ``(n,)``, if they continue one
+        :return: references to slots, ``(n_steps, n)``
         :raises Exception: what the codec's training raised, once
         """
         n_steps, width, *item_shape = steps.shape
-        before = self._last_slots, self._previous, self.encoder.layout
-        is_continued = all(slot_n_frames(slot) == self.encoder.n_frames for slot in previous)
-        self._last_slots, self._previous = previous if is_continued else [], None
+        before = self._last, self._last_state, self._previous, self.encoder.layout
+        self.forget_last_row()
+        if previous is not None and store.gather(previous, self.encoder.n_frames).is_uniform:
+            self._set_last(store, previous)
         n_pairs = n_steps // 2
-        slots: list[list[Slot]] = []
+        references = store.new_table((n_steps, width))
         try:
             if n_pairs:
                 pairs = [steps[row : 2 * n_pairs : 2].reshape(n_pairs * width, *item_shape) for row in (0, 1)]
-                slots += self.encode_rows(*pairs, n_steps=n_pairs)
+                references[: 2 * n_pairs] = self.encode_rows(store, *pairs, n_steps=n_pairs)
             if n_steps % 2:
-                slots += self.encode_rows(steps[-1])
+                references[-1:] = self.encode_rows(store, steps[-1])
         finally:
-            last_slots, last_row, layout = before
-            is_unchanged = layout is self.encoder.layout  # otherwise they are those of whole items
-            self._last_slots, self._previous = (last_slots, last_row) if is_unchanged else ([], None)
-        return slots
+            last, state, last_row, layout = before
+            if layout is self.encoder.layout:
+                self._last, self._last_state, self._previous = last, state, last_row
+            else:  # they are those of whole items
+                self.forget_last_row()
+        return references
+
+    def forget_last_row(self) -> None:
+        """Store the next row in full."""
+        # In this order, whatever interrupts it: no row is valid without slots.
+        self._previous = None
+        self._last = self._last_state = None
+
+    def _set_last(self, store: SlotStore, references: NDArray[Any]) -> None:
+        if self._last is not None and self._last.shape == references.shape:
+            self._last[...] = references
+        else:
+            last = store.new_table(references.shape)  # which keeps the slots that it refers to
+            last[...] = references
+            self._last = last  # only now, whatever interrupts this
+        self._last_state = store.state
+
+    def adopt(self, store: SlotStore) -> None:
+        """Keep the slots of the last row in a copy of the store, after copying or unpickling."""
+        if self._last is not None:
+            last, self._last = self._last, None
+            self._set_last(store, last)
 
     def set_capacity(self, n_frames: int) -> None:
         """Set how many new frames the full buffer has, 0 where they take no memory."""
@@ -123,64 +156,31 @@ class FrameDeduplicator:
 
     def set_layout(self, layout: FrameLayout) -> None:
         """Set the encoder's layout, which is not known yet."""
-        # The last row was stored as whole items, so there are no payloads of its frames to refer to. In this order,
-        # whatever interrupts it: no row is valid without slots, and no slots of whole items are joined.
-        self._previous = None
-        self._last_slots = []
-        self.encoder.layout = layout
+        # The last row was stored as whole items, so there are no payloads of its frames to refer to.
+        self.forget_last_row()
+        self.encoder.set_layout(layout)
         self._detector = None
 
-    def _join(self, n_new: NDArray[np.int64], payloads: list[bytes]) -> list[list[Slot]]:
-        """Return the slots of rows from the payloads of their new frames.
-
-        :param n_new: the number of new frames of each observation, ``(n_rows, n_envs)``
-        """
-        counts = n_new.tolist()
-        encoder, last = self.encoder, self._last_slots
-        layout = encoder.layout
-        # With the newest frame first, slots are joined by the encoder alone: such stacks are rare.
-        handle = None if layout is not None and layout.newest_first else encoder.handle
-        size = 1 + (1 if layout is None else layout.n_frames)
-        if len(payloads) == len(last) == counts[-1].count(1):  # nearly always: one each, in the last row
-            newest: list[Slot] = []
-            for slot, payload in zip(last, payloads):  # they are of one length
-                if handle is not None and slot[0] is handle and len(slot) == size:  # type: ignore[index, arg-type]
-                    newest.append((handle, *slot[2:], payload))  # type: ignore[index]
-                else:
-                    newest.append(encoder.join((payload,), slot))
-            return [*[last] * (len(counts) - 1), newest]
-        new = iter(payloads)
-        rows: list[list[Slot]] = [[] for _ in counts]
-        for env, slot in enumerate(last or [None] * len(counts[0])):
-            for row, of_row in zip(rows, counts):
-                if (count := of_row[env]) == 1 and type(slot) is tuple and slot[0] is handle and len(slot) == size:
-                    slot = (handle, *slot[2:], next(new))
-                elif count:
-                    slot = encoder.join(list(islice(new, count)), slot)
-                row.append(slot)
-        return rows
-
-    def _new_previous_row(self, items: NDArray[Any]) -> PreviousRow:
+    def _new_previous_row(self, store: SlotStore, items: NDArray[Any]) -> PreviousRow:
         """Take the previous row over into the memory layout of ``items``."""
-        before = self._previous_items()
+        before = self._previous_items(store)
         self._previous = PreviousRow(items, self.encoder.layout)
         if before is not None and before.shape == items.shape:
             self._previous.items[...] = before
             self._previous.is_valid = True
         return self._previous
 
-    def _previous_items(self) -> NDArray[Any] | None:
+    def _previous_items(self, store: SlotStore) -> NDArray[Any] | None:
         if self._previous is not None and self._previous.is_valid:
             return self._previous.items
-        if not self._last_slots:
+        if self._last is None:
             return None
-        encoder, store = self.encoder, MemorySlotStore(self.encoder.codec)  # after unpickling
-        items = np.empty((len(self._last_slots), *encoder.item_shape), dtype=encoder.dtype)
-        store.read(store.write(self._last_slots), encoder.layout, items)
+        items = np.empty((len(self._last), *self.encoder.item_shape), dtype=self.encoder.dtype)  # after unpickling
+        store.read(self._last, self.encoder.layout, items)
         return items
 
-    def _detect_layout(self, detector: FrameStackDetector, items: NDArray[Any]) -> None:
-        previous = self._previous_items()
+    def _detect_layout(self, store: SlotStore, detector: FrameStackDetector, items: NDArray[Any]) -> None:
+        previous = self._previous_items(store)
         if previous is not None and previous.shape == items.shape:
             before, after = (np.ascontiguousarray(each)[..., np.newaxis].view(np.uint8) for each in (previous, items))
             layout = detector.observe(before, after)  # [n_envs, *item_shape, itemsize]
@@ -208,17 +208,17 @@ class FrameDeduplicator:
                 )
 
     def __getstate__(self) -> dict[str, Any]:
-        # The payloads contain the same as the previous row.
-        return {name: value for name, value in {**self.__dict__, "_previous": None}.items() if name not in NOT_COPIED}
+        # The payloads contain the same as the previous row. In memory, :meth:`adopt` sets the state of the store again.
+        state = {**self.__dict__, "_previous": None, "_last_state": None}
+        return {name: value for name, value in state.items() if name not in NOT_COPIED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        of_03 = {"_unchosen", "budget", "was_chosen"}
+        of_03 = {"_unchosen", "budget", "was_chosen", "_last_slots"}
+        self.__dict__.update(arrays=WeakValueDictionary(), last_assigned=(0, 0), _last=None, _last_state=None)
         self.__dict__.update({name: value for name, value in state.items() if name not in of_03})
-        self.__dict__.update(arrays=WeakValueDictionary(), last_assigned=(0, 0))
-        self._last_slots = [*map(with_handles, self._last_slots)]
         codec: Any = self.encoder.codec
         if state.get("was_chosen") and codec.name == "delta":  # it has the coder that 0.3.0 had chosen
-            self.encoder.set_codec(replace(codec, coder="lz4", tries_delta=True, tries_zstd=True))
+            self.encoder.codec = replace(codec, coder="lz4", tries_delta=True, tries_zstd=True)
 
     def to_data(self) -> dict[str, Any]:
         """Return its state for JSON, without the codec."""
@@ -229,23 +229,24 @@ class FrameDeduplicator:
             "lessons": self._trainer.to_data(),
         }
 
-    def restore(self, data: Mapping[str, Any], codec: Codec, slots: list[Slot]) -> None:
+    def restore(self, data: Mapping[str, Any], codec: Codec, store: SlotStore, last: NDArray[Any]) -> None:
         """Restore the state that :meth:`to_data` returned.
 
         :param codec: its codec at that time
-        :param slots: the last row that was encoded, empty if there was none
+        :param last: references to the slots of the last row in a store, some of which may not be written
         :raises ValueError: if the data does not fit
         """
         layout = data["layout"]
         if layout is not None:
-            self.encoder.layout = layout_from_state(self.encoder.item_shape, *layout)
+            self.encoder.set_layout(layout_from_state(self.encoder.item_shape, *layout))
         if not data["searches"]:
             self._detector = None
         self._trainer.restore(data["lessons"])
-        self.encoder.set_codec(codec)
-        self._previous = None
+        self.encoder.codec = codec
+        self.forget_last_row()
         # A row that was written before the layout was found cannot be continued.
-        self._last_slots = slots if all(slot_n_frames(slot) == self.encoder.n_frames for slot in slots) else []
+        if store.gather(last, self.encoder.n_frames).is_uniform:
+            self._set_last(store, last)
 
 
 class PreviousRow:
@@ -309,16 +310,22 @@ class PreviousRow:
         was_valid, self.is_valid = self.is_valid, False
         views = []  # of the rows as bytes ``(n_envs * item_nbytes,)``, in the order of this one
         for items in rows:
+            if (
+                items.shape == self.shape
+                and items.strides == self.strides
+                and items.dtype == self._dtype == UINT8
+                and self._is_contiguous
+                and n_steps == 1
+            ):
+                views.append(items.ravel("K"))
+                continue
             # The kernel reads and writes at addresses, so rows of another dtype with equal strides must end here.
             if items.shape[1:] != self.shape[1:] or len(items) != n_steps * self.shape[0] or items.dtype != self._dtype:
                 raise ValueError(
                     f"{n_steps} rows must be of shape {self.shape} and dtype {self._dtype}, got {items.shape} and "
                     f"{items.dtype}"
                 )
-            # The axis of steps may lie anywhere.
-            is_in_order = self._is_contiguous and n_steps == 1 and items.strides == self.strides
-            flat = items.ravel("K") if is_in_order else items.transpose(self._axes).ravel()
-            views.append(flat if self._dtype == UINT8 else flat.view(UINT8))
+            views.append(items.transpose(self._axes).ravel().view(UINT8))  # the axis of steps may lie anywhere
         n_frames = self._take_new_frames(
             n_rows, views[0], views[-1], self._rows, self._n_frames, self._piece, self._masks,
             self._newest_first, was_valid, n_new, frame_rows,

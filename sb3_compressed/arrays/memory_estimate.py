@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.codec_handle import CodecHandle, codec_of
+from sb3_compressed.arrays.slot_format import PAYLOAD_HEADER, SLOT_HEADER
 from sb3_compressed.codecs import TrainableCodec
 
-__all__ = ["MemoryEstimate", "estimate_memory", "object_nbytes", "slots_nbytes"]
+__all__ = ["MemoryEstimate", "estimate_memory", "tables_nbytes"]
 
-ALIGNMENT = 16  # of pymalloc and of glibc's malloc
-SMALL = 512  # pymalloc serves up to this size, without a header
-MALLOC_HEADER = 8
 #: Consecutive rows of a run: only these show what rows share.
 RUN = 16
 
@@ -26,7 +22,7 @@ RUN = 16
 class MemoryEstimate:
     """The memory of the slots of some rows, with all they refer to.
 
-    :param nbytes: bytes of memory, with Python's overhead, trained codecs and the whole tables
+    :param nbytes: bytes of memory, with trained codecs and the whole tables
     :param loaded_nbytes: the same if all slots were in memory: other than ``nbytes`` where they are on disk
     :param codecs: the trained codecs of the slots that were counted
     :param payload_nbytes: compressed bytes alone
@@ -42,17 +38,6 @@ class MemoryEstimate:
     codecs: tuple[TrainableCodec, ...] = ()
 
 
-def slots_nbytes(*slot_arrays: NDArray[Any]) -> int:
-    """Return the bytes of all objects that object arrays of slots refer to, shared ones once.
-
-    This takes time in proportion to the number of slots.
-    """
-    count = _Count()
-    for slots in slot_arrays:
-        count.add(slots)
-    return count.nbytes + sum(codec.nbytes for codec in count.codecs.values())
-
-
 def estimate_memory(
     load: Callable[[NDArray[Any]], NDArray[Any]],
     tables: Sequence[NDArray[Any]],
@@ -62,8 +47,8 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the memory of tables for one stream of observations, as observations and next observations.
 
-    Rows share with the row before them in time. So objects that a row has and the one before has not are counted, in
-    runs of rows that are spread evenly, and scaled to all rows. With ``max_slots`` or fewer it is exact.
+    Rows share with the row before them in time. So slots and payloads that a row has and the one before has not are
+    counted, in runs of rows that are spread evenly, and scaled to all rows. With ``max_slots`` or fewer it is exact.
 
     :param load: returns the slots of references, an object array
     :param tables: tables of one shape, ``(rows, n_envs)``
@@ -106,41 +91,37 @@ def _runs(n_rows: int, max_rows: int) -> Iterator[tuple[int, int]]:
 
 
 class _Count:
-    """Counts the objects of slots, each once a run: rows of different runs share nothing."""
+    """Counts slots and payloads, each once a run: rows of different runs share nothing."""
 
     def __init__(self) -> None:
         self.nbytes = self.payload_nbytes = self.n_frames = self.n_payloads = 0
-        self._handles: dict[int, CodecHandle] = {}
+        #: The trained codecs by their ids.
+        self.codecs: dict[int, TrainableCodec] = {}
         self._counted: set[int] = set()
 
-    @property
-    def codecs(self) -> dict[int, TrainableCodec]:
-        """The trained codecs by their ids."""
-        return {id(codec): codec for codec in map(codec_of, self._handles.values())}
-
     def begin_run(self, before: NDArray[Any]) -> None:
-        """Begin a run; objects of the row before it do not count."""
+        """Begin a run; what the row before it has does not count."""
         slots = [slot for slot in before.ravel().tolist() if slot is not None]
-        self._counted = {id(slot) for slot in slots}
-        self._counted.update(id(part) for slot in slots if type(slot) is tuple for part in slot)
+        self._counted = {~id(slot) for slot in slots}
+        self._counted.update(id(part) for slot in slots for part in (slot if type(slot) is tuple else (slot,)))
 
     def add(self, slots: NDArray[Any]) -> None:
         """Count slots that are all alive, so that no two objects have one id."""
         for slot in slots.ravel().tolist():
             if slot is None:
                 continue
-            is_tuple = type(slot) is tuple
-            if is_tuple and id(slot) not in self._counted:
-                self._counted.add(id(slot))
-                self.nbytes += object_nbytes(slot)
-            for part in slot if is_tuple else (slot,):
+            parts = slot if type(slot) is tuple else (slot,)
+            if ~id(slot) not in self._counted:  # the slot of a payload is another one than the payload
+                self._counted.add(~id(slot))
+                self.nbytes += SLOT_HEADER + 4 * [*map(type, parts)].count(bytes)
+            for part in parts:
                 if type(part) is not bytes:
-                    self._handles[id(part)] = part
+                    self.codecs[id(part)] = part
                     continue
                 self.n_frames += 1
                 if id(part) not in self._counted:
                     self._counted.add(id(part))
-                    self.nbytes += object_nbytes(part)
+                    self.nbytes += PAYLOAD_HEADER + len(part)
                     self.payload_nbytes += len(part)
                     self.n_payloads += 1
 
@@ -148,11 +129,3 @@ class _Count:
 def tables_nbytes(tables: Sequence[NDArray[Any]]) -> int:
     """Return the bytes of tables of references; placeholders of unwritten ones are read-only and take none."""
     return sum(table.nbytes for table in tables if table.flags.writeable)
-
-
-def object_nbytes(obj: object) -> int:
-    """Return the bytes that an object itself takes, as the allocator rounds them."""
-    nbytes = sys.getsizeof(obj)
-    if nbytes > SMALL:
-        nbytes += MALLOC_HEADER
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,17 +1,19 @@
-"""``SlotStore``: the interface between encoding and decoding, and the format of slots."""
+"""``SlotStore``: the protocol of stores, and slots as Python objects."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.codec_handle import CodecHandle, codec_of, handle_of
+from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import Codec, TrainableCodec
+from sb3_compressed.codecs.payloads import Payloads
 
 __all__ = [
     "AcceptedCodec",
@@ -19,20 +21,18 @@ __all__ = [
     "SlotStore",
     "accepted_codec",
     "are_equal_slots",
-    "pack_slot",
     "slot_n_frames",
-    "slots_with_handles",
-    "unpack_slot",
-    "with_handles",
+    "slot_of",
+    "slots_of_pickle",
 ]
 
 Slot = bytes | tuple[Any, ...] | None
-"""One encoded item.
+"""One encoded item as a Python object, to copy it from one store to another.
 
 - ``bytes``: the payload of a whole item;
-- a tuple: the payloads of its frames, in the order of the stack. With a trainable codec, the handle of each codec
-  precedes the payloads that it wrote: ``(handle, p0, p1, p2, p3)``, or ``(older, p0, p1, newer, p2, p3)`` just after
-  the codec was trained. A handle and one payload encode a whole item;
+- a tuple: the payloads of its frames, in the order of the stack. If they are of a trainable codec, each codec precedes
+  the payloads that it wrote: ``(codec, p0, p1, p2, p3)``, or ``(older, p0, p1, newer, p2, p3)`` just after it was
+  trained. A codec and one payload encode a whole item;
 - ``None``: not written yet.
 """
 
@@ -48,13 +48,15 @@ def accepted_codec(codec: Codec) -> AcceptedCodec:
 class SlotStore(Protocol):
     """Stores slots. Tables ``(rows, n_envs)`` have one reference to a slot for each item.
 
-    What a reference is depends on the store: a Python object, an address in a file. Code outside of a store only copies
-    and compares references; equal ones refer to equal slots.
+    A reference is an address in a log. Code outside of a store only copies and compares references; equal ones refer to
+    equal slots.
 
     :ivar unwritten: the reference to a slot that was never written, an array without axes
+    :cvar is_in_memory: whether the slots are in memory, where copies and pickles share or contain them
     """
 
     unwritten: NDArray[Any]
+    is_in_memory: bool
 
     @property
     def codec(self) -> AcceptedCodec | None:
@@ -65,8 +67,53 @@ class SlotStore(Protocol):
         """Return a table of unwritten slots."""
         ...
 
+    def watch(self, table: NDArray[Any]) -> None:
+        """Keep the slots that an array refers to as long as it lives, like those of tables."""
+        ...
+
     def write(self, slots: Sequence[Slot]) -> NDArray[Any]:
         """Store slots and return references to them, ``(n,)``; none is stored if this raises."""
+        ...
+
+    def free_unused(self) -> None:
+        """Free the memory of slots that no table refers to, so that other references become invalid.
+
+        If most of the memory is unused, since rows were overwritten in another order than they were written, slots are
+        moved together, and the references of tables change.
+        """
+        ...
+
+    def close_if_large(self) -> None:
+        """Begin another block of memory with the next slots unless the last one is small.
+
+        For the end of a rollout, after which nothing refers to its slots.
+        """
+        ...
+
+    @property
+    def state(self) -> object:
+        """An object that is replaced when references of tables may be invalid, as after a truncated log.
+
+        References can be copied between tables whose stores have the same one.
+        """
+        ...
+
+    def append(
+        self,
+        previous: NDArray[Any] | None,
+        n_new: NDArray[np.int64],
+        payloads: Payloads,
+        encoder: FrameEncoder,
+    ) -> NDArray[Any]:
+        """Store the slots of rows of items that continue a row, which take fewer bytes than those of :meth:`write`.
+
+        :param previous: references to the slots of the row before, ``(n_envs,)``; ``None`` if all frames are new
+        :param n_new: the number of new frames of each item, ``(n_rows, n_envs)``; its other frames are the newest ones
+            of the item before
+        :param payloads: those of the new frames of the first environment, then those of the next one
+        :param encoder: what encoded them
+        :return: references, ``(n_rows, n_envs)``; none is stored if this raises
+        """
         ...
 
     def read(
@@ -100,11 +147,11 @@ class SlotStore(Protocol):
         ...
 
     def nbytes(self, *tables: NDArray[Any]) -> int:
-        """Return the memory that tables and the slots they refer to take, in bytes; shared objects count once."""
+        """Return the memory of tables and of the slots of the store, in bytes."""
         ...
 
-    def codecs(self, *tables: NDArray[Any]) -> Iterable[TrainableCodec]:
-        """Return the different trained codecs that tables keep in memory."""
+    def codecs(self) -> Iterable[TrainableCodec]:
+        """Return the different trained codecs that it keeps in memory."""
         ...
 
     def estimate(self, tables: Sequence[NDArray[Any]], begin: int, n_rows: int, max_slots: int) -> MemoryEstimate:
@@ -119,28 +166,22 @@ def slot_n_frames(slot: Slot) -> int:
     return [*map(type, slot)].count(bytes)
 
 
-def pack_slot(codecs: Sequence[CodecHandle], payloads: Sequence[bytes]) -> tuple[Any, ...]:
-    """Return the slot from which :func:`unpack_slot` returns these."""
+def slot_of(codecs: Sequence[TrainableCodec | None], payloads: Sequence[bytes]) -> Slot:
+    """Return the slot of an item.
+
+    :param codecs: the codec that wrote each payload, ``None`` for all if it is not trainable
+    :param payloads: the oldest frame first; none for an item that was not written
+    """
+    if not payloads:
+        return None
+    if codecs[0] is None:
+        return tuple(payloads) if len(payloads) > 1 else payloads[0]
     parts: list[Any] = []
     previous = None
     for codec, payload in zip(codecs, payloads, strict=True):
         parts += [payload] if codec is previous else [codec, payload]
         previous = codec
     return tuple(parts)
-
-
-def unpack_slot(slot: Any) -> tuple[Sequence[CodecHandle], Sequence[bytes]]:
-    """Return the handle of the codec of each payload of a slot, and the payloads."""
-    codec: CodecHandle = slot[0]
-    codecs: list[CodecHandle] = []
-    payloads: list[bytes] = []
-    for part in slot:
-        if type(part) is bytes:
-            payloads.append(part)
-            codecs.append(codec)
-        else:
-            codec = part
-    return codecs, payloads
 
 
 def are_equal_slots(slot: Slot, other: Slot) -> bool:
@@ -153,24 +194,13 @@ def are_equal_slots(slot: Slot, other: Slot) -> bool:
     return len(slot) == len(other) and all(mine is yours or mine == yours for mine, yours in zip(slot, other))
 
 
-def with_handles(slot: Slot) -> Slot:
-    """Return a slot of a copy or a pickle with the handles that :func:`handle_of` returns.
-
-    A deep copy contains copies of handles, and a pickle of version 0.2 contains codecs.
-    """
-    if type(slot) is not tuple:
-        return slot
-    codecs = [part if isinstance(part, TrainableCodec) else codec_of(part) for part in slot]
-    return tuple(
-        handle_of(codec) if isinstance(codec, TrainableCodec) else part
-        for part, codec in zip(slot, codecs, strict=True)
-    )
-
-
-def slots_with_handles(slots: Sequence[Slot]) -> Sequence[Slot]:
-    """Return the slots of a pickle, converted by :func:`with_handles` if it is of version 0.2."""
-    first: Any = next((slot for slot in slots if type(slot) is tuple), (None,))
-    if not isinstance(first[0], TrainableCodec):
-        return slots
-    converted = {id(slot): with_handles(slot) for slot in {id(slot): slot for slot in slots}.values()}
-    return [converted[id(slot)] for slot in slots]
+def slots_of_pickle(slots: NDArray[Any]) -> NDArray[Any]:
+    """Return the slots of a pickle: those of 0.3 contain codecs in arrays without axes."""
+    converted: dict[int, Slot] = {}
+    for slot in slots.flat:
+        is_tuple = type(slot) is tuple
+        converted[id(slot)] = tuple(p[()] if type(p) is np.ndarray else p for p in slot) if is_tuple else slot
+    with_codecs = np.empty(slots.shape, object)
+    for index, slot in np.ndenumerate(slots):
+        with_codecs[index] = converted[id(slot)]
+    return with_codecs

@@ -240,7 +240,7 @@ class CompressedBuffer(BaseBuffer):
 
     @property
     def observations_nbytes(self) -> int:
-        """The memory of all observations in bytes, with Python's overhead; shared payloads count once."""
+        """The memory of all observations in bytes; shared payloads count once."""
         arrays = buffer_state.observation_arrays(self)
         nbytes: int = sum(array.nbytes for _, array in arrays if not isinstance(array, CompressedArray))
         for key in {key: None for key, array in arrays if isinstance(array, CompressedArray)}:

@@ -39,7 +39,11 @@ def find_buffer_dtypes(
     """
     if isinstance(elem_dtype, spaces.Space):  # NumPy takes an action space for a dtype: that of its actions
         raise TypeError(f"elem_dtype must be a dtype, got {elem_dtype}; pass the observation space alone")
-    from sb3_compressed.arrays import frame_dedup_kernels, payload_kernels  # noqa: F401  # importing compiles them
+    from sb3_compressed.arrays import (  # noqa: F401  # importing compiles them
+        frame_dedup_kernels,
+        log_slot_kernels,
+        payload_kernels,
+    )
 
     get_codec(compression_method).prepare()
     if isinstance(obs_shape, spaces.Dict):

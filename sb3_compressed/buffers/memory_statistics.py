@@ -26,7 +26,7 @@ class BufferStatistics:
     :ivar transitions: transitions of all environments
     :ivar memory_nbytes: bytes of memory of all arrays, actions and rewards included. Memory that NumPy has reserved and
         that was not written to yet does not count
-    :ivar observations_nbytes: bytes of observations and next observations: in memory with Python's overhead, on disk
+    :ivar observations_nbytes: bytes of observations and next observations: in memory with slots and tables, on disk
         those of their payloads
     :ivar raw_observations_nbytes: bytes of memory of the same observations in SB3's buffer
     :ivar payload_nbytes: bytes of compressed frames alone

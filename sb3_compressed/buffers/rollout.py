@@ -30,6 +30,7 @@ from sb3_compressed.buffers.validation import (
 )
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.persistence.buffer_state import observation_arrays
 
 __all__ = ["CompressedDictRolloutBuffer", "CompressedMinibatches", "CompressedRollout", "CompressedRolloutBuffer"]
 
@@ -55,6 +56,9 @@ class CompressedRollout(CompressedBuffer):
             super().reset()
         finally:
             end_allocation(self)
+        for _, array in observation_arrays(self):
+            if isinstance(array, CompressedArray):
+                array.store.close_if_large()
 
     def add(
         self, obs: Any, action: Any, reward: Any, episode_start: Any, value: Any, log_prob: Any, **kwargs: Any

@@ -23,7 +23,7 @@ class BufferStatsCallback(BaseCallback):
 
     ========================================  ======================================================================
     ``buffer/transitions``                    transitions in the buffer, of all environments
-    ``buffer/memory_mb``                      memory of the buffer in MB, with Python's overhead, actions and rewards
+    ``buffer/memory_mb``                      memory of the buffer in MB, with actions and rewards
     ``buffer/full_memory_mb``                 memory of the full buffer in MB, estimated from the present content
     ``buffer/batch_memory_mb``                additional memory in MB that is reused from batch to batch
     ``buffer/compression_ratio``              memory of the observations in SB3's buffer, divided by that in this one

@@ -16,8 +16,8 @@ from sb3_compressed.codecs.delta import Delta
 
 __all__ = ["auto_codec", "is_large", "may_compress"]
 
-#: Smaller items take about as much memory compressed as not, and are slower to read: Python's overhead for a slot and
-#: its payload is about 130 bytes, and sharing next observations saves half at most.
+#: Smaller items save little memory and are slower to read: a slot and its payload take 32 bytes besides the content,
+#: and sharing next observations saves half at most.
 MIN_COMPRESSED_NBYTES = 1024
 
 

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_store import Slot, pack_slot
+from sb3_compressed.arrays.slot_store import Slot, slot_of
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.distributed.block import Block
@@ -120,23 +119,27 @@ class Stream:
         observations, next_observations = values.reshape(2, *shape, *array.shape[2:])
         self._values = observations, next_observations
 
-    def encoded(self, rows: range) -> Sequence[Any]:
+    def encoded(self, rows: range) -> Sequence[Any] | NDArray[Any]:
         """Return what :meth:`write` writes for some rows.
 
         :raises OSError: if slots cannot be written
         """
         array = self._arrays[0]
-        if self._slots is not None:
-            references: list[NDArray[Any]] = []
-            for first in range(rows.start, rows.stop, CHUNK):
-                part = range(first, min(first + CHUNK, rows.stop))
-                slots = [slot for row in part for pair in self._slots for slot in pair[row]]
-                references += [*array.store_slots(slots).reshape(len(part), 2, -1)]
+        pairs = None if self._slots is not None else [tuple(values[row] for values in self._values) for row in rows]
+        if not isinstance(array, CompressedArray):
+            return pairs  # type: ignore[return-value]
+        references = array.store.new_table(
+            (len(rows), 2, array.shape[1])
+        )  # a table, to keep all until they are written
+        if pairs is not None:
+            for number, pair in enumerate(pairs):
+                references[number] = array.encode_rows(*map(array.validated_row, pair))
             return references
-        pairs = [tuple(values[row] for values in self._values) for row in rows]
-        if isinstance(array, CompressedArray):
-            return [array.encode_rows(*map(array.validated_row, pair)) for pair in pairs]
-        return pairs
+        for first in range(0, len(rows), CHUNK):
+            part = rows[first : first + CHUNK]
+            slots = [slot for row in part for pair in self._slots for slot in pair[row]]  # type: ignore[union-attr]
+            references[first : first + CHUNK] = array.store_slots(slots).reshape(len(part), 2, -1)
+        return references
 
     def write(self, pos: int, pair: Any) -> None:
         """Write one of the rows to the arrays.
@@ -171,17 +174,11 @@ def slots_of(batch: PayloadBatch) -> list[Slot]:
         payloads.append(payload)
     writers = places[:, 2].tolist()
     offsets = batch.offsets.tolist()
-    handles = [handle_of(codec) for codec in codecs if isinstance(codec, TrainableCodec)]  # all of them, or none
-    slots: list[Slot] = []
-    for begin, end in pairwise(offsets):
-        item: Any = payloads[begin:end]
-        if not item:
-            slots.append(None)
-        elif handles:
-            slots.append(pack_slot([handles[writer] for writer in writers[begin:end]], item))
-        else:
-            slots.append(tuple(item) if batch.n_frames > 1 and len(item) > 1 else item[0])
-    return slots
+    written_by = [codec if isinstance(codec, TrainableCodec) else None for codec in codecs]
+    return [
+        slot_of([written_by[writer] for writer in writers[begin:end]], payloads[begin:end])
+        for begin, end in pairwise(offsets)
+    ]
 
 
 def _formats_of(buffer: CompressedReplay) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
-from sb3_compressed.persistence.vector_slots import slots_of
+from sb3_compressed.persistence.vector_slots import slots_of, slots_of_rows
 from sb3_compressed.storage.array_store import ArrayStore, Change, check_item_counts
 from sb3_compressed.storage.commit_format import rows_of_chunk
 from sb3_compressed.storage.lock import FolderLock
@@ -26,7 +26,7 @@ from sb3_compressed.storage.log import has_log, log_fingerprint
 __all__ = ["BufferCheckpoint", "CheckpointHistory", "changed_chunks", "checksums_of"]
 
 #: Rows that are written at a time.
-ROWS_PER_WRITE = 64
+ROWS_PER_WRITE = 256
 
 
 class CheckpointHistory:
@@ -228,7 +228,7 @@ class BufferCheckpoint:
             self.store.begin_segment_if_full()
             for names in self._streams.values():
                 # Observations with their next observations, so that payloads that they share are written once.
-                slots = np.stack([arrays[name].slots_at(part) for name in names], axis=1)  # [rows, arrays, envs]
+                slots = slots_of_rows([arrays[name] for name in names], part)
                 addresses = self.store.slots.write([*slots.reshape(-1)]).reshape(slots.shape)
                 for index, name in enumerate(names):
                     self._tables[name][part] = addresses[:, index]

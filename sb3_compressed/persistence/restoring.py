@@ -83,6 +83,12 @@ def load_into(buffer: ReplayRing, store: ArrayStore) -> BufferCheckpoint:
             addresses = np.stack([arrays[name][rows] for name in names], axis=1)  # [rows, arrays, envs]
             if addresses.any():
                 slots = store.slots.for_codec(codec).load(addresses.reshape(-1)).reshape(addresses.shape)
+                first_array = first_arrays[key]
+                if isinstance(first_array, CompressedArray):
+                    references = first_array.store_slots([*slots.flat]).reshape(slots.shape)
+                    for index, name in enumerate(names):
+                        ours[name].put_references(rows, references[:, index])
+                    continue
                 for index, name in enumerate(names):
                     target = slots_of(ours[name], layout=layouts.get(key), stored=dtypes.get(key))
                     target.put_slots(rows, slots[:, index])
@@ -90,6 +96,9 @@ def load_into(buffer: ReplayRing, store: ArrayStore) -> BufferCheckpoint:
     for name, array in ours.items():
         if name not in slotted:
             copy_changed(arrays[name], array)
+    for array in first_arrays.values():
+        if isinstance(array, CompressedArray):
+            array.store.free_unused()  # what was there before, and what writing has cached
     restore_values(buffer, store, values)
     store.log.close_segments(keep=[])
     # Plain arrays do not store a layout, without which the slots in the folder could not be read later. What was
@@ -297,10 +306,8 @@ def restore_values(buffer: ReplayRing, store: ArrayStore, values: dict[str, Any]
                 raise ValueError(f"the codec of {key!r} is {name}, and its slots are by {array.codec.name}")
         buffer.pos, buffer.full = int(values["pos"]), bool(values["full"])
         for key, array in arrays.items():
-            newest = array.slots_at((buffer.pos - 1) % buffer.buffer_size)
-            slots = [*newest] if all(slot is not None for slot in newest) else []
             if key in values["streams"]:  # not for vectors of a buffer that was in memory
-                array.restore_stream(values["streams"][key], codecs[key], slots)
+                array.restore_stream(values["streams"][key], codecs[key], (buffer.pos - 1) % buffer.buffer_size)
         if buffer.bound_sampler is not None:
             buffer.bound_sampler.synchronize(buffer)
     except (KeyError, TypeError, ValueError) as error:

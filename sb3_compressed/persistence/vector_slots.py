@@ -7,6 +7,7 @@ uncompressed payloads.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.codecs import get_codec
 
-__all__ = ["VectorSlots", "is_stored_as_slots", "slots_of"]
+__all__ = ["VectorSlots", "is_stored_as_slots", "slots_of", "slots_of_rows"]
 
 #: Smaller items take less space in an array than the address of a slot.
 MIN_STORED_NBYTES = 32
@@ -72,7 +73,8 @@ class VectorSlots:
         """
         shape, layout = self.array.shape[2:], self.layout
         items = np.empty((slots.size, *shape), dtype=self._stored)
-        MemorySlotStore(get_codec("none")).read(slots.reshape(-1), layout, items)
+        store = MemorySlotStore(get_codec("none"))
+        store.read(store.write(slots.reshape(-1).tolist()), layout, items)
         self.array[rows] = cast_values(items, self.array.dtype).reshape(*slots.shape, *shape)
 
 
@@ -86,3 +88,15 @@ def slots_of(
     if isinstance(array, CompressedArray):
         return array
     return VectorSlots(array, layout, {} if earlier is None else earlier, stored)
+
+
+def slots_of_rows(arrays: Sequence[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+    """Return slots of some rows of the arrays of one stream as objects, ``(n_rows, n_arrays, n_envs)``.
+
+    :param arrays: from :func:`slots_of`
+    """
+    first = arrays[0]
+    if isinstance(first, CompressedArray):  # in one call, so that payloads that they share are the same objects
+        references = np.stack([array.slots[rows] for array in arrays], axis=1)
+        return first.store.load(references.reshape(-1)).reshape(references.shape)
+    return np.stack([array.slots_at(rows) for array in arrays], axis=1)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.log_slot_store import LogSlotStore
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptStorage, StorageError
@@ -25,7 +26,6 @@ from sb3_compressed.storage.commit_format import (
 )
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log, segment_numbers
-from sb3_compressed.storage.log_slot_store import LogSlotStore
 from sb3_compressed.storage.manifest import ArraySpec, Manifest
 from sb3_compressed.storage.metadata_schema import check_arrays_nbytes
 from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALED
@@ -299,7 +299,7 @@ class ArrayStore:
                 for number in live:
                     self.log.segment(number)
                 self.log.close_segments(keep=live)
-                self.slots.reader.drop_codecs_outside(live)
+                self.slots.reader.drop_cached(live)
                 return
             except CorruptStorage:
                 self._catch_up()
@@ -333,7 +333,7 @@ class ArrayStore:
             raise
         # Only now, since everything could be read.
         self.log.switch_to(log)
-        self.slots.reader.drop_codecs_outside(())  # a repair may have removed their segments
+        self.slots.reader.drop_cached(())  # a repair may have removed their segments
         for name, array in self.arrays.items():
             copy_changed(fresh.arrays[name], array)
         self.values, self.codecs = fresh.values, fresh.codecs
@@ -455,7 +455,7 @@ class ArrayStore:
         self.log.write_snapshot(self._snapshot_records(live))
         self._has_commits = False
         self.log.drop_segments(keep=live)
-        self.slots.reader.drop_codecs_outside(live)
+        self.slots.reader.drop_cached(live)
         self._plan_next_segment(live)
 
     def _plan_next_segment(self, live: Collection[int]) -> None:

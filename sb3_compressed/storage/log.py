@@ -15,6 +15,7 @@ independently, and files of two such copies that are mixed up later are detected
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -22,6 +23,12 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.slot_format import CHECKSUM_NBYTES
+from sb3_compressed.codecs import Codec
+from sb3_compressed.codecs.registry import codec_from_config
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.files import (
@@ -31,8 +38,9 @@ from sb3_compressed.storage.files import (
     make_folder_durably,
     open_regular_file,
 )
+from sb3_compressed.storage.json_schema import load_json
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.record_kinds import COMMIT, SEALED
+from sb3_compressed.storage.record_kinds import CODEC, COMMIT, SEALED, SLOTS
 from sb3_compressed.storage.segment import Record, Segment
 
 __all__ = [
@@ -47,6 +55,7 @@ __all__ = [
     "unfinished_segments",
 ]
 
+MIN_RESERVED_NBYTES = 1 << 16
 SEGMENT_NAME = re.compile(r"([0-9]{8})\.log")
 
 
@@ -59,8 +68,11 @@ class Log:
     :param lock: write access to it, ``None`` for reading only
     """
 
+    checksum_nbytes = CHECKSUM_NBYTES
+
     def __init__(self, folder: Path, lock: FolderLock | None) -> None:
         self.folder = folder.absolute()  # the working directory may change
+        self._reserved = np.empty(0, np.uint8)
         #: The open segments, by number.
         self.segments: dict[int, Segment] = {}
         #: The ids of the segments that the state refers to or that follow its snapshot, by number.
@@ -244,7 +256,38 @@ class Log:
         for number in [number for number in self.segments if number not in keep and number != self.last.number]:
             self.segments.pop(number).close()
 
+    def name(self, number: int) -> str:
+        """Return the path of a segment, for messages."""
+        return str(self._path(number))
+
+    def codec_at(self, number: int, offset: int) -> Codec:
+        """Return the codec at the offset of a segment.
+
+        :raises CorruptStorage: if there is none
+        """
+        segment = self.segment(number)
+        try:
+            return codec_from_config(load_json(segment.record_at(offset, CODEC).tobytes()))
+        except CorruptStorage:
+            raise
+        except ValueError as error:  # as CodecError
+            raise CorruptStorage(f"{segment.path}, the codec at byte {offset}: {error}") from error
+
     # -- writing ---------------------------------------------------------------------------------------------
+
+    def reserve(self, nbytes: int = 0) -> tuple[NDArray[np.uint8], int]:
+        """Return memory for slots and payloads that :meth:`append_reserved` writes; see :meth:`.SlotLog.reserve`."""
+        if max(nbytes, MIN_RESERVED_NBYTES) > self._reserved.size:
+            self._reserved = np.empty(max(nbytes, MIN_RESERVED_NBYTES), np.uint8)
+        return self._reserved, 0
+
+    def append_reserved(self, nbytes: int, *, is_copy: bool = False) -> None:  # which logs in memory count
+        """Append slots and payloads to the last segment; see :meth:`.SlotLog.append_reserved`."""
+        self.last.append(SLOTS, self._reserved[:nbytes].tobytes())
+
+    def append_codec(self, codec: Codec) -> int:
+        """Append a codec to the last segment, and return its offset."""
+        return self.last.append(CODEC, json.dumps(codec.get_config()).encode())
 
     @property
     def is_writable(self) -> bool:

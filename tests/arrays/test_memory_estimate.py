@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from gathering import loaded_slots
 from support import Transition
 
 from sb3_compressed import CompressedArray
@@ -31,7 +32,7 @@ def estimate(arrays: list[CompressedArray], begin: int, n_rows: int, max_slots: 
 
 def exact_payloads(arrays: list[CompressedArray]) -> tuple[int, int, int]:
     """Return bytes of payloads, how many there are, and how many references to them."""
-    slots = [slot for array in arrays for slot in array.slots.ravel() if slot is not None]
+    slots = [slot for each in loaded_slots(*arrays) for slot in each.ravel() if slot is not None]
     parts = [part for slot in slots for part in (slot if isinstance(slot, tuple) else (slot,))]
     payloads = [part for part in parts if isinstance(part, bytes)]
     distinct = {id(payload): len(payload) for payload in payloads}

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch as th
 from drawn_examples import examples
+from gathering import damage
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -121,7 +122,7 @@ def test_copies_are_plain_and_writable(make: Change) -> None:
 def test_a_damaged_item_is_named_when_a_part_of_it_is_written() -> None:
     array = CompressedArray((3, 2, 4), codec="rle")
     array[:] = 3
-    array.slots[2, 1] = b"!"
+    damage(array, 2, 1)
     with pytest.raises(ValueError, match=r"slot \(2, 1\)"):
         array[1:, :, 1] = 5
     assert (array[1] == 3).all()

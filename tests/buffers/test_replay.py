@@ -22,6 +22,7 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     available_codecs,
 )
+from sb3_compressed.arrays.memory_log import MIN_NBYTES
 from sb3_compressed.buffers import replay
 
 ROWS = 70  # an odd number of laps fits into the recorded steps
@@ -127,7 +128,7 @@ def test_memory_is_below_three_percent_of_sb3s(stream: Stream) -> None:
     add_all(stream[-1], ours)
     raw = theirs.observations.nbytes + theirs.next_observations.nbytes
     assert ours.raw_observations_nbytes == raw
-    assert ours.observations_nbytes < 0.03 * raw
+    assert ours.observations_nbytes < 0.03 * raw + MIN_NBYTES  # of a segment with slots that were overwritten
 
 
 def test_batches_have_the_keys_in_the_order_of_the_space() -> None:

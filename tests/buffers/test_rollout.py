@@ -16,6 +16,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from support import Transition, assert_same_batch, n_episode_ends, same_draws
 
 from sb3_compressed import CompressedRolloutBuffer
+from sb3_compressed.arrays.memory_log import MIN_NBYTES
 
 N_STEPS = 64
 
@@ -103,9 +104,9 @@ def test_a_full_rollout_buffer_takes_no_more_steps_until_its_reset_frees_the_mem
     with pytest.raises(IndexError, match="reset"):
         transitions[N_STEPS].add_to_rollout(ours, start, np.random.default_rng(0))
     fill("plain", ours, transitions[:N_STEPS], np.ones(4, dtype=bool))
-    assert ours.observations_nbytes < 1.1 * first
+    assert ours.observations_nbytes < first + MIN_NBYTES  # a segment is freed when the next one is begun
     ours.reset()
-    assert ours.observations_nbytes == 0
+    assert ours.observations_nbytes < MIN_NBYTES  # of the last segment
     assert not np.asarray(ours.observations).any()
 
 

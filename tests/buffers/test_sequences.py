@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch as th
 from drawn_examples import examples
+from gathering import damage
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
@@ -268,7 +269,7 @@ def test_views_of_stacks_share_frames(name: str) -> None:
 
 def test_observations_from_before_the_layout_was_detected_are_copied() -> None:
     buffer, transitions = fill("stack", 30, frame_stack="auto", compression_method="delta", longest=30)
-    slots = buffer.observations.slots[:30]
+    slots = buffer.observations.slots_at(slice(30))
     assert {slot_n_frames(slot) for slot in slots.ravel()} == {1, N_STACK}
     for as_views in (False, True):
         assert_sequences(buffer.sample_sequences(30, 8, as_views=as_views), transitions, 0, 8, as_views=as_views)
@@ -381,9 +382,7 @@ def test_output_format_applies_to_sequences() -> None:
 
 def test_damaged_payload_is_an_error_that_names_its_slot() -> None:
     buffer, _ = fill("stack", ROWS, longest=1000, compression_method="zstd3", frame_stack=N_STACK)
-    payloads = buffer.observations.slots[30, 1]
-    damaged = (*payloads[:-1], payloads[-1][:-5])
-    buffer.observations.slots[30, 1] = damaged
+    damage(buffer.observations, 30, 1)
     for as_views in (False, True):
         with pytest.raises(CorruptPayload) as caught:
             buffer.sample_sequences(2000, 30, as_views=as_views, next_observations=False)

@@ -13,6 +13,7 @@ import pytest
 import torch as th
 from buffer_pairs import SB3_OPTIMIZED
 from conftest import Stream
+from gathering import damage
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -27,8 +28,8 @@ from sb3_compressed import (
     CompressedRolloutBuffer,
     CorruptPayload,
 )
+from sb3_compressed.arrays.batch_pool import FORCE_FALLBACKS
 from sb3_compressed.codecs.raw import Raw
-from sb3_compressed.common.probes import FORCE_FALLBACKS
 
 ROWS = 16
 
@@ -231,8 +232,7 @@ def test_changing_added_or_sampled_arrays_does_not_change_the_buffer(stream: Str
 @pytest.mark.parametrize("name", ["observations", "next_observations"])
 def test_sampling_a_corrupt_payload_raises_and_names_its_slot(name: str, stream: Stream) -> None:
     buffer = full(stream)
-    slots = getattr(buffer, name).slots
-    slots[5, 2] = (*slots[5, 2][:-1], slots[5, 2][-1][:-1])
+    damage(getattr(buffer, name), 5, 2)
     with pytest.raises(CorruptPayload, match=r"\(5, 2\)"):
         buffer.sample(64 * 100)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import Stream
 from episodes import assert_same_episode, filled
+from gathering import damage
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed import CorruptPayload, StorageError
@@ -114,13 +115,12 @@ def test_the_recipe_of_the_faq_gives_d3rlpy_all_transitions(
 
 def test_nothing_is_left_of_an_export_that_fails(stream: Stream, tmp_path: Path) -> None:
     buffer = filled(stream, compression_method="zstd3", frame_stack=4)
-    slots = buffer.observations.slots
-    whole = slots[40, 0]
-    slots[40, 0] = (*whole[:-1], b"!")
+    whole = buffer.observations.slots[40, 0]
+    damage(buffer.observations, 40, 0)
     with pytest.raises(CorruptPayload):
         export_minari(buffer, "test/failed-v0", progress_bar=False)
     assert not [*tmp_path.rglob("failed-v0")]
-    slots[40, 0] = whole
+    buffer.observations.slots[40, 0] = whole
     export_minari(buffer, "test/failed-v0", progress_bar=False)
     with pytest.raises(ValueError, match="failed-v0"):
         export_minari(buffer, "test/failed-v0", progress_bar=False)

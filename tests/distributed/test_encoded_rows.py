@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gathering import loaded_slots
 
 from distributed.emitted import NUMBERS, SPACES, sb3_buffer, transition
 from distributed.stopped import full_disk
@@ -103,7 +104,7 @@ def test_codecs_with_and_without_training(codec: str) -> None:
     sender.assert_equal()
     array = sender.ring.observations
     if codec in ("delta", "zstd-dict"):
-        codecs = {id(each) for each in array.store.codecs(array.slots)}
+        codecs = {id(each) for each in array.store.codecs()}
         assert len(codecs) > 1, "trained between segments"
 
 
@@ -130,9 +131,8 @@ def test_stored_dtypes(kind: str, options: dict[str, Any], where: str, tmp_path:
 def test_frames_are_shared_in_memory() -> None:
     sender = Sender("images", 50)
     sender.send(20, 20)
-    arrays = sender.ring.observations, sender.ring.next_observations
-    slots = [slot for array in arrays for slot in array.slots_at(slice(24, 40)).ravel()]
-    payloads = [part for slot in slots for part in slot if type(part) is bytes]
+    slots = loaded_slots(sender.ring.observations, sender.ring.next_observations)
+    payloads = [part for each in slots for slot in each[24:40].ravel() for part in slot if type(part) is bytes]
     assert len(payloads) == 2 * 2 * 16 * 4
     assert len({id(payload) for payload in payloads}) <= 2 * (16 + 4), "one object for each frame"
 

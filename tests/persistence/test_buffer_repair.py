@@ -25,9 +25,9 @@ from sb3_compressed import (
     StorageError,
     load_checkpoint,
 )
+from sb3_compressed.arrays.slot_format import CHECKSUM_NBYTES, PAYLOAD_HEADER, SLOT_HEADER
 from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.record_format import PAYLOAD_HEADER, SLOT_HEADER
 from sb3_compressed.storage.segment import Segment
 
 Place = tuple[int, int]
@@ -103,12 +103,12 @@ def spans_of_transitions(folder: Path) -> dict[Place, list[tuple[str, int, int]]
             number, offset = int(address) >> 32, int(address) & 0xFFFFFFFF
             data = (folder / f"{number:08}.log").read_bytes()
             n = int.from_bytes(data[offset + 4 : offset + 8], "little")
-            spans = [(offset, SLOT_HEADER + 4 * n)]
+            spans = [(offset, CHECKSUM_NBYTES + SLOT_HEADER + 4 * n)]
             for k in range(n):
-                at = offset + SLOT_HEADER + 4 * k
+                at = offset + CHECKSUM_NBYTES + SLOT_HEADER + 4 * k
                 payload = int.from_bytes(data[at : at + 4], "little")
                 nbytes = int.from_bytes(data[payload + 4 : payload + 8], "little")
-                spans.append((payload, PAYLOAD_HEADER + nbytes))
+                spans.append((payload, CHECKSUM_NBYTES + PAYLOAD_HEADER + nbytes))
             spans = [(begin, begin + nbytes) for begin, nbytes in spans]
             found.setdefault(place, []).extend((f"{number:08}.log", *span) for span in spans)
     store.close()

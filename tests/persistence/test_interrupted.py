@@ -34,7 +34,7 @@ def numbered_frames() -> NDArray[np.uint8]:
     return frames
 
 
-@pytest.mark.parametrize("n_lines", range(1, 9))
+@pytest.mark.parametrize("n_lines", range(1, 8))
 def test_interrupted_frame_stack_detection_leaves_correct_observations(n_lines: int) -> None:
     array = CompressedArray((16, 1, 4, 84, 84), np.uint8, "delta")
     frames = numbered_frames()

@@ -23,7 +23,6 @@ from sb3_compressed import (
     get_codec,
     load_checkpoint,
 )
-from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.storage import array_store, metadata_schema, verify
 from sb3_compressed.storage.array_store import ArrayStore
@@ -237,7 +236,7 @@ def test_temporary_file_of_a_crash_is_replaced_not_followed(images: Path, tmp_pa
 def test_slots_of_a_codec_of_another_class_raise(other: Any, images: Path) -> None:
     store = ArrayStore.open(images, writable=True)
     payload = other.encode(np.zeros((1, 1, 12, 12), np.uint8))[0]
-    slot = (handle_of(other), *[payload] * 4) if isinstance(other, ZstdDict) else (payload,) * 4
+    slot = (other, *[payload] * 4) if isinstance(other, ZstdDict) else (payload,) * 4
     store.arrays["observations"][5] = store.slots.write([slot])
     store.commit([("observations", 5, 6)], store.values, {})
     store.close()

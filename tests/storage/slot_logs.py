@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.codec_handle import handle_of
+from sb3_compressed.arrays.slot_reader import SlotReader
 from sb3_compressed.arrays.slot_store import Slot
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.storage.log import Log, segment_numbers
-from sb3_compressed.storage.log_slot_store import SlotReader
 from storage.logs import begin_segment
 
 CODECS: list[TrainableCodec] = [Delta(1), Delta(2), ZstdDict(3), Delta(1)]
-"""Two of them are equal, but not the same."""
-HANDLES = [handle_of(codec) for codec in CODECS]
+"""Two of them are equal, but not the same: one of both is written."""
 
 #: Of the segment that slots are written to first; a log begins with a snapshot.
 FIRST = 1
@@ -55,7 +53,20 @@ def assert_same_slots(found: Any, expected: list[Slot]) -> None:
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
         assert type(ours) is type(theirs)
-        assert ours == theirs
+        assert _with_each_codec_once(ours) == _with_each_codec_once(theirs)
+
+
+def _with_each_codec_once(slot: Slot) -> Slot:
+    """Return a slot that does not name a codec equal to the one before."""
+    if not isinstance(slot, tuple):
+        return slot
+    parts: list[Any] = []
+    codec = None
+    for part in slot:
+        if isinstance(part, bytes) or part != codec:
+            parts.append(part)
+            codec = codec if isinstance(part, bytes) else part
+    return tuple(parts)
 
 
 Read = Callable[[SlotReader, NDArray[np.int64]], Any]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.codec_handle import handle_of
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
 from sb3_compressed.storage.manifest import ArraySpec
@@ -25,7 +24,6 @@ SPECS = {
     "empty": ArraySpec((0, 5), "<i4"),
 }
 CODECS = [Delta(level, bytes([level] * 30)) for level in range(1, 6)]
-HANDLES = [handle_of(codec) for codec in CODECS]
 
 
 def set_segment_nbytes(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +54,7 @@ def commit_number(store: ArrayStore, number: int, nbytes: int = 300) -> None:
     store.arrays["numbers"][row] = number
     store.arrays["flags"][...] = number % 2 == 1
     payloads = [number.to_bytes(4, "little") * (nbytes // 8) for _ in range(2)]
-    store.arrays["table"][row] = store.slots.write([(HANDLES[0], payload) for payload in payloads])
+    store.arrays["table"][row] = store.slots.write([(CODECS[0], payload) for payload in payloads])
     store.commit([(RING_ROWS, row, row + 1), ("flags", 0, N_ROWS)], values_of(number), {"": CODECS[0]})
 
 

@@ -22,7 +22,6 @@ from sb3_compressed.storage.manifest import ArraySpec
 from storage.folders import contents, names
 from storage.stores import (
     CODECS,
-    HANDLES,
     METADATA,
     N_ROWS,
     SPECS,
@@ -62,11 +61,11 @@ class Model:
         """Return a slot that shares a payload with the previous one."""
         if self.rng.random() < 0.1:
             return None
-        handle = HANDLES[self.rng.integers(2)]
+        codec = CODECS[self.rng.integers(2)]
         self.payloads = [self.payloads[1], self.rng.bytes(int(self.rng.integers(2, 60)))]
         if self.rng.random() < 0.2:
-            return (handle, self.rng.bytes(20), HANDLES[2], self.rng.bytes(30))
-        return (HANDLES[3], *self.payloads)
+            return (codec, self.rng.bytes(20), CODECS[2], self.rng.bytes(30))
+        return (CODECS[3], *self.payloads)
 
     def change_arrays(self) -> list[Change]:
         """Change random rows of the arrays of the store and of the model."""
@@ -278,7 +277,7 @@ def test_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(store_module, "MAX_SEGMENT_NBYTES", 20_000)
     store = create(tmp_path)
     commit_number(store, 1)
-    slots = [(HANDLES[0], np.random.default_rng(k).bytes(1500)) for k in range(2 * N_ROWS)]
+    slots = [(CODECS[0], np.random.default_rng(k).bytes(1500)) for k in range(2 * N_ROWS)]
     for row in range(N_ROWS):
         store.begin_segment_if_full()
         store.arrays["table"][row] = store.slots.write(slots[2 * row : 2 * row + 2])

@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn_examples import examples
+from gathering import gather_in_python
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.codec_handle import codec_of, handle_of
-from sb3_compressed.arrays.memory_slot_store import gather_in_python
+from sb3_compressed.arrays.log_slot_store import LogSlotStore
 from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.arrays.slot_reader import SlotReader
 from sb3_compressed.arrays.slot_store import Slot, slot_n_frames
 from sb3_compressed.codecs import TrainableCodec, get_codec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader
 from storage.logs import begin_segment
-from storage.slot_logs import CODECS, HANDLES, assert_same_slots, keep, new_log, opened
+from storage.slot_logs import CODECS, assert_same_slots, keep, new_log, opened
 
 RELAXED = examples(150)
 
@@ -33,7 +33,7 @@ RELAXED = examples(150)
 def assert_gathers_what_is_loaded(stored: Any, addresses: NDArray[np.int64], n_frames: int) -> PayloadBatch:
     """Assert that slots are gathered, and that the kernel locates the payloads that Python finds."""
     found: PayloadBatch = stored.gather(addresses, n_frames)
-    expected = gather_in_python(stored.load(addresses), None, n_frames)
+    expected = gather_in_python(stored.load(addresses), n_frames)
     assert found.offsets.tolist() == expected.offsets.tolist()
     assert [*found.payloads] == [*expected.payloads]
     assert [ctypes.string_at(place, nbytes) for place, nbytes, _ in found.payloads.places.tolist()] == [*found.payloads]
@@ -55,15 +55,15 @@ SLOTS_OF_ALL_KINDS: list[Slot] = [
     (b"first", b"second", b"third"),
     (b"", b""),
     (b"1", b"", b"1"),
-    (HANDLES[0], b"whole, trained"),
-    (HANDLES[0], b""),
-    (HANDLES[1], b""),
-    (HANDLES[0], b"1"),
-    (HANDLES[2], b"1"),
-    (HANDLES[0], b"1st", b"2nd", b"3rd", b"4th"),
-    (HANDLES[0], b"old", b"older", HANDLES[1], b"new", b"newer"),
-    (HANDLES[0], b"1", HANDLES[1], b"1", HANDLES[2], b"1", HANDLES[3], b"1"),
-    (HANDLES[2], b"", HANDLES[0], b"", b""),
+    (CODECS[0], b"whole, trained"),
+    (CODECS[0], b""),
+    (CODECS[1], b""),
+    (CODECS[0], b"1"),
+    (CODECS[2], b"1"),
+    (CODECS[0], b"1st", b"2nd", b"3rd", b"4th"),
+    (CODECS[0], b"old", b"older", CODECS[1], b"new", b"newer"),
+    (CODECS[0], b"1", CODECS[1], b"1", CODECS[2], b"1", CODECS[3], b"1"),
+    (CODECS[2], b"", CODECS[0], b"", b""),
     None,
 ]
 
@@ -100,7 +100,7 @@ def any_slots(draw: st.DrawFn) -> list[list[Slot]]:
             return tuple(frames(4, draw(st.integers(2, 5))))
         n_codecs = 1 if kind == "trained" else draw(st.integers(2, 4))
         chosen = draw(st.permutations(range(4)))[:n_codecs]
-        return tuple(part for index in chosen for part in (HANDLES[index], *frames(index, draw(st.integers(1, 3)))))
+        return tuple(part for index in chosen for part in (CODECS[index], *frames(index, draw(st.integers(1, 3)))))
 
     pool_of_slots = [slot() for _ in range(draw(st.integers(1, 12)))]
     return draw(st.lists(st.lists(st.sampled_from(pool_of_slots), max_size=10), min_size=1, max_size=4))
@@ -137,7 +137,7 @@ def stacks(n_slots: int, nbytes: int, codec: TrainableCodec | None = None) -> li
     """Return slots of four payloads, each of which has three of the one before."""
     rng = np.random.default_rng(0)
     payloads = [rng.bytes(nbytes) for _ in range(n_slots + 3)]
-    return [((handle_of(codec),) if codec else ()) + tuple(payloads[k : k + 4]) for k in range(n_slots)]
+    return [((codec,) if codec else ()) + tuple(payloads[k : k + 4]) for k in range(n_slots)]
 
 
 @pytest.mark.parametrize("codec", [None, CODECS[0]])
@@ -167,12 +167,12 @@ def test_a_codec_is_written_once(log: Log) -> None:
     stored = LogSlotStore(log)
     place = stored.writer.place_of_codec(codec)
     end = log.last.end
-    addresses = stored.write([(handle_of(codec), b"%d" % k) for k in range(20)])
+    addresses = stored.write([(codec, b"%d" % k) for k in range(20)])
     assert stored.writer.place_of_codec(codec) == place
     assert log.last.end - end < 20 * 100
     assert stored.reader.codec(place) == codec
     assert stored.reader.codec(place) is stored.reader.codec(place)
-    assert {id(codec_of(slot[0])) for slot in stored.load(addresses)} == {id(stored.reader.codec(place))}
+    assert {id(slot[0]) for slot in stored.load(addresses)} == {id(stored.reader.codec(place))}
 
 
 def test_loaded_slots_share_what_they_shared(log: Log) -> None:
@@ -202,7 +202,7 @@ def test_gathered_payloads_outlive_their_segments(log: Log) -> None:
 
 
 def test_unwritten_and_whole_items_are_gathered_among_frames(log: Log) -> None:
-    stored, frames, whole = LogSlotStore(log), (HANDLES[0], b"first", b"second"), (HANDLES[1], b"whole")
+    stored, frames, whole = LogSlotStore(log), (CODECS[0], b"first", b"second"), (CODECS[1], b"whole")
     for slots in ([None, frames], [frames, None, whole, frames], [None, None], [whole], [frames, frames]):
         found = assert_gathers_what_is_loaded(stored, stored.write(slots), 2)
         assert np.diff(found.offsets).tolist() == [*map(slot_n_frames, slots)]
@@ -210,11 +210,11 @@ def test_unwritten_and_whole_items_are_gathered_among_frames(log: Log) -> None:
 
 @pytest.mark.parametrize(
     "slot",
-    [b"whole", (b"1", b"2"), (HANDLES[0], b"1", b"2", b"3"), (HANDLES[0], b"1", HANDLES[1], b"2", b"3")],
+    [b"whole", (b"1", b"2"), (CODECS[0], b"1", b"2", b"3"), (CODECS[0], b"1", CODECS[1], b"2", b"3")],
 )
 def test_slots_of_other_codecs_or_numbers_of_frames_are_refused(slot: Slot, log: Log) -> None:
     stored = LogSlotStore(log)
-    good = (HANDLES[0], b"first", b"second")
+    good = (CODECS[0], b"first", b"second")
     assert list(stored.gather(stored.write([good, good]), 2).payloads) == [b"first", b"second"] * 2
     for index, slots in enumerate(([slot, good], [good, slot])):
         addresses = stored.write(slots)
@@ -233,8 +233,8 @@ def test_slots_without_trained_codecs_are_gathered_for_their_codec(name: str, lo
     assert [*found.payloads] == [b"1", b"", b"3", b"whole", b"4", b"5", b"6"]
     assert (found.offsets.tolist(), {*found.codecs}) == ([0, 3, 3, 4, 7], {codec})
     with pytest.raises(CorruptPayload, match=f"is by delta, not by {codec.name}") as caught:
-        stored.gather(stored.write([slots[0], (HANDLES[0], b"1", b"2", b"3")]), 3)
+        stored.gather(stored.write([slots[0], (CODECS[0], b"1", b"2", b"3")]), 3)
     assert caught.value.index == 1
     with pytest.raises(CorruptPayload, match="no trainable codec") as caught:
-        stored.for_codec(CODECS[0]).gather(stored.write([(HANDLES[0], b"1", b"2", b"3"), slots[0]]), 3)
+        stored.for_codec(CODECS[0]).gather(stored.write([(CODECS[0], b"1", b"2", b"3"), slots[0]]), 3)
     assert caught.value.index == 1

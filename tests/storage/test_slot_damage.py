@@ -12,16 +12,18 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from sb3_compressed.arrays.log_slot_store import LogSlotStore
+from sb3_compressed.arrays.slot_format import SLOT_SEED
+from sb3_compressed.arrays.slot_log import address_of
+from sb3_compressed.arrays.slot_reader import SlotReader
 from sb3_compressed.arrays.slot_store import Slot
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.log_slot_store import LogSlotStore, SlotReader, address_of
-from sb3_compressed.storage.record_format import SLOT_SEED
 from sb3_compressed.storage.record_kinds import CODEC, SLOTS
 from storage.logs import begin_segment
-from storage.slot_logs import CODECS, FIRST, HANDLES, READERS, assert_same_slots, keep, new_log, opened
+from storage.slot_logs import CODECS, FIRST, READERS, assert_same_slots, keep, new_log, opened
 
 # -- damaged bytes -------------------------------------------------------------------------------------------
 
@@ -30,7 +32,7 @@ from storage.slot_logs import CODECS, FIRST, HANDLES, READERS, assert_same_slots
 def test_a_slot_of_a_segment_that_is_missing_is_named(way: str, log: Log, tmp_path: Path) -> None:
     stored, written = LogSlotStore(log), []
     for _ in range(3):
-        written.append(stored.write([(HANDLES[0], b"first", b"second")]))
+        written.append(stored.write([(CODECS[0], b"first", b"second")]))
         begin_segment(log, 1000)
     keep(log, [1])
     reader = opened(tmp_path)
@@ -60,9 +62,9 @@ class Damage:
 @pytest.mark.parametrize("way", READERS)
 def test_every_flipped_bit_of_a_slot_or_payload_is_detected(way: str, log: Log, tmp_path: Path) -> None:
     slots: list[Slot] = [
-        (HANDLES[0], b"first", b"second"),
-        (HANDLES[0], b"", HANDLES[1], b"1"),
-        (HANDLES[1], bytes(range(40)), bytes(9)),
+        (CODECS[0], b"first", b"second"),
+        (CODECS[0], b"", CODECS[1], b"1"),
+        (CODECS[1], bytes(range(40)), bytes(9)),
     ]
     stored = LogSlotStore(log)
     for codec in CODECS[:2]:
@@ -98,7 +100,7 @@ def test_every_flipped_bit_of_a_codec_is_detected(way: str, log: Log, tmp_path: 
     start = log.last.end
     stored.writer.place_of_codec(CODECS[0])
     end = log.last.end
-    addresses = stored.write([(HANDLES[0], b"first", b"second")])
+    addresses = stored.write([(CODECS[0], b"first", b"second")])
     path = tmp_path / "00000001.log"
     for _ in Damage(path).flipped(start, end):
         with pytest.raises((CorruptPayload, CorruptStorage), match=re_escaped(path)):
@@ -147,7 +149,7 @@ def test_slots_and_payloads_on_disk_have_the_documented_format(log: Log) -> None
     plain = append_part(log, lambda at: payload_at(at, b"plain", 0))
     whole = append_part(log, lambda at: slot_at(at, [plain]))
     found = SlotReader(log).load(np.array([address_of(FIRST, slot), address_of(FIRST, whole)]))
-    assert_same_slots(found, [(HANDLES[0], b"", b"abc", b""), b"plain"])
+    assert_same_slots(found, [(CODECS[0], b"", b"abc", b""), b"plain"])
 
 
 @pytest.mark.parametrize("way", READERS)
@@ -216,12 +218,12 @@ def test_slots_of_a_segment_of_another_log_are_refused(way: str, log: Log, tmp_p
         stored = LogSlotStore(each)
         stored.writer.place_of_codec(CODECS[0])
         start = each.last.next_offset
-        addresses.append(stored.write([(HANDLES[0], content, content)]))
+        addresses.append(stored.write([(CODECS[0], content, content)]))
     assert addresses[0].tolist() == addresses[1].tolist()
     theirs = (tmp_path / "other" / "00000001.log").read_bytes()[start : other.last.end]
     with open(tmp_path / "00000001.log", "r+b", buffering=0) as file:
         os.pwrite(file.fileno(), theirs, start)
     with pytest.raises(CorruptPayload, match=r"00000001\.log, the slot at byte \d+, is damaged"):
         READERS[way](SlotReader(log), addresses[0])
-    assert_same_slots(SlotReader(other).load(addresses[1]), [(HANDLES[0], b"else", b"else")])
+    assert_same_slots(SlotReader(other).load(addresses[1]), [(CODECS[0], b"else", b"else")])
     other.close()

@@ -10,9 +10,9 @@ from drawn_examples import FACTOR
 from lines import interrupts
 from programs import run
 
+from sb3_compressed.arrays import slot_writer as slots_module
 from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage import log as log_module
-from sb3_compressed.storage import log_slot_store as slots_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from storage.folders import names, newest_segment
 from storage.stores import (

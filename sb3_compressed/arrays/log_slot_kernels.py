@@ -1,0 +1,315 @@
+"""Kernels that write slots and their payloads to a log, and locate and verify them there."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.slot_format import (
+    DAMAGED_PAYLOAD,
+    DAMAGED_SLOT,
+    INVALID_SLOT,
+    NO_SEGMENT,
+    PAYLOAD_HEADER,
+    SLOT_HEADER,
+    SLOT_SEED,
+    TOO_MANY_PAYLOADS,
+)
+from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
+from sb3_compressed.kernels.checksum_kernels import put_low_bytes, xxh64
+from sb3_compressed.kernels.jit import BYTES, INT_ROWS, INTS, READ_BYTES, helper, kernel, prefetch
+
+__all__ = ["ELSEWHERE", "append_rows", "locate_stored", "put_checksums"]
+
+OFFSET = np.int64(0xFFFFFFFF)
+ELSEWHERE = -1
+"""What :func:`append_rows` returns if the row before is not in the segment."""
+
+
+@helper(INT, INT)
+def uint32_at(address: int) -> int:
+    """Read the 32-bit number at an address, which need not be aligned."""
+    return (
+        number_at(address)
+        | number_at(address + 1) << 8
+        | number_at(address + 2) << 16
+        | number_at(address + 3) << 24
+    )  # fmt: skip
+
+
+@helper(types.boolean, INT, INT, types.uint64)
+def is_whole(address: int, nbytes: int, seed: np.uint64) -> bool:
+    """Return whether the checksum at an address is that of the bytes after it, ``nbytes`` together."""
+    return bool((xxh64(address + 4, nbytes - 4, seed) & np.uint64(OFFSET)) == np.uint64(uint32_at(address)))
+
+
+@kernel(types.void, BYTES, INTS, INTS, types.uint64)
+def put_checksums(
+    data: NDArray[np.uint8], bounds: NDArray[np.int64], seeds: NDArray[np.int64], segment_id: np.uint64
+) -> None:
+    """Write the checksum of each part of some bytes to its first 4 bytes.
+
+    :param bounds: where each part begins, and where the last one ends
+    :param seeds: the seed of each checksum, without the offset of the part in these bytes
+    :param segment_id: the id of the segment that the bytes are for, with which every seed is XORed
+    """
+    base = data.ctypes.data
+    for k in range(bounds.size - 1):
+        part = base + bounds[k]
+        word = xxh64(part + 4, bounds[k + 1] - bounds[k] - 4, np.uint64(seeds[k] + bounds[k]) ^ segment_id)
+        put_low_bytes(part, word, 4)
+
+
+@helper(types.void, INT, INT)
+def put_uint32(address: int, number: int) -> None:
+    """Write a 32-bit number to an address, which need not be aligned."""
+    put_low_bytes(address, np.uint64(number), 4)
+
+
+@helper(types.void, INT, INT, types.uint64)
+def put_checksum(address: int, nbytes: int, seed: np.uint64) -> None:
+    """Write the checksum of the bytes of a part, ``nbytes`` with the checksum, to its first 4 bytes."""
+    put_low_bytes(address, xxh64(address + 4, nbytes - 4, seed), 4)
+
+
+@helper(INT, INT_ROWS, INT_ROWS, INT, INT)
+def appended_nbytes(places: NDArray[np.int64], n_new: NDArray[np.int64], n_frames: int, skipped: int) -> int:
+    """Return how many bytes :func:`append_rows` writes, whose arguments these are."""
+    nbytes = 0
+    for k in range(len(places)):
+        nbytes += skipped + PAYLOAD_HEADER + places[k, 1]
+    for row in range(n_new.shape[0]):
+        for env in range(n_new.shape[1]):
+            nbytes += skipped + SLOT_HEADER + 4 * n_frames if n_new[row, env] else 0
+    return nbytes
+
+
+@kernel(
+    INT, INTS, INT_ROWS, INT_ROWS, INT, INT, types.boolean, INT, READ_BYTES, INT, types.uint64, INT, INTS,
+    BYTES, INT, INT_ROWS,
+)  # fmt: skip
+def append_rows(
+    previous: NDArray[np.int64],
+    n_new: NDArray[np.int64],
+    places: NDArray[np.int64],
+    codec: int,
+    n_frames: int,
+    newest_first: bool,
+    skipped: int,
+    segment: NDArray[np.uint8],
+    number: int,
+    segment_id: np.uint64,
+    start: int,
+    n_slots: NDArray[np.int64],
+    room: NDArray[np.uint8],
+    at: int,
+    references: NDArray[np.int64],
+) -> int:
+    """Write the slots of rows of items that continue a row, and their new payloads.
+
+    :param previous: addresses of the slots of the row before, ``(n_envs,)``, or none if all frames are new
+    :param n_new: the number of new frames of each item, ``(n_rows, n_envs)``; its other frames are the newest ones of
+        the item before
+    :param places: of the payloads of new frames, those of one environment together: address, and number of bytes;
+        ``(sum of n_new, 3)``
+    :param codec: what the payloads refer to as their codec
+    :param newest_first: whether the newest frame of an item is its first one
+    :param skipped: bytes for checksums before slots and payloads, which are computed, 0 for none
+    :param segment: bytes of the segment so far
+    :param number: the number of the segment
+    :param segment_id: its id, with which the seeds of checksums are XORed
+    :param start: the offset in the segment that what is written will have
+    :param n_slots: the number of slots that are written is added to its element, ``(1,)``
+    :param room: receives slots and payloads; if it is too small, nothing is written
+    :param at: where in it they begin
+    :param references: receives the addresses of slots, ``(n_rows, n_envs)``
+    :return: the number of bytes of slots and payloads; :data:`ELSEWHERE` if the row before is not in the segment
+    """
+    nbytes_needed = appended_nbytes(places, n_new, n_frames, skipped)
+    if nbytes_needed > room.size - at:
+        return nbytes_needed
+    n_rows, n_envs = n_new.shape
+    output, payload_header = room.ctypes.data + at, skipped + PAYLOAD_HEADER
+    slot_nbytes = skipped + SLOT_HEADER + 4 * n_frames
+    written = taken = 0
+    for env in range(n_envs):
+        latest = reference = 0  # address in memory of the numbers in the last slot, and in the log
+        if previous.size:
+            reference = previous[env]
+            offset = reference & OFFSET
+            if reference >> 32 != number or offset + slot_nbytes > segment.size:
+                return ELSEWHERE
+            latest = segment.ctypes.data + offset + skipped + SLOT_HEADER
+            if uint32_at(latest - SLOT_HEADER) != n_frames:
+                return ELSEWHERE
+        for row in range(n_rows):
+            count = n_new[row, env]
+            n_old = n_frames - count
+            if count and (latest or n_old == 0) and taken + count <= len(places):
+                payloads = written
+                for k in range(taken, taken + count):
+                    written += payload_header + places[k, 1]
+                slot = output + written
+                reference = number << 32 | (start + written)
+                written += slot_nbytes
+                first = slot + skipped + SLOT_HEADER
+                put_uint32(first - SLOT_HEADER, n_frames)
+                if newest_first:
+                    to = first
+                    copy_bytes(latest, first + 4 * count, 4 * n_old, 4 * n_old)
+                else:
+                    to = first + 4 * n_old
+                    copy_bytes(latest + 4 * count, first, 4 * n_old, 4 * n_old)
+                for k in range(taken, taken + count):
+                    payload, nbytes = output + payloads, places[k, 1]
+                    put_uint32(to + 4 * (k - taken), start + payloads)
+                    put_uint32(payload + skipped, nbytes)
+                    put_uint32(payload + skipped + 4, codec)
+                    copy_bytes(places[k, 0], payload + payload_header, nbytes, nbytes)
+                    if skipped:
+                        put_checksum(payload, payload_header + nbytes, np.uint64(start + payloads) ^ segment_id)
+                    payloads += payload_header + nbytes
+                if skipped:
+                    put_checksum(slot, slot_nbytes, np.uint64((reference & OFFSET) + SLOT_SEED) ^ segment_id)
+                taken += count
+                n_slots[0] += 1
+                latest = first
+            references[row, env] = reference
+    return written
+
+
+@helper(INT, INT_ROWS, INT)
+def row_of(segments: NDArray[np.int64], number: int) -> int:
+    """Return the row of a segment in a table that is sorted by the number, its last column; -1 if it is missing."""
+    low, high = 0, len(segments)
+    while low < high:
+        middle = (low + high) // 2
+        if segments[middle, 3] < number:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < len(segments) and segments[low, 3] == number else -1
+
+
+@helper(INT, INTS, INT, INT, INT_ROWS, INTS, INT_ROWS, INTS)
+def locate_slots(
+    slots: NDArray[np.int64],
+    n_frames: int,
+    skipped: int,
+    segments: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    places: NDArray[np.int64],
+    problem: NDArray[np.int64],
+) -> int:
+    """Verify slots, and write where the payloads of each begin in its segment to the first column of ``places``.
+
+    The arguments are those of :func:`locate_stored`.
+
+    :return: the number of payloads, or what is wrong
+    """
+    for k in range(slots.size):  # fetching all at once takes a fraction of waiting for one after the other
+        segment = row_of(segments, slots[k] >> 32)
+        if segment >= 0:
+            prefetch(segments[segment, 0] + (slots[k] & OFFSET))
+    n_payloads = 0
+    for k in range(slots.size):
+        offsets[k] = n_payloads
+        if slots[k] == 0:
+            continue
+        segment, offset = row_of(segments, slots[k] >> 32), slots[k] & OFFSET
+        problem[0], problem[1] = k, offset
+        if segment < 0:
+            return NO_SEGMENT
+        header = skipped + SLOT_HEADER
+        if offset + header > segments[segment, 1]:
+            return DAMAGED_SLOT
+        slot = segments[segment, 0] + offset
+        n = uint32_at(slot + skipped)
+        if offset + header + 4 * n > segments[segment, 1]:
+            return DAMAGED_SLOT
+        if skipped and not is_whole(
+            slot, header + 4 * n, np.uint64(offset + SLOT_SEED) ^ np.uint64(segments[segment, 2])
+        ):
+            return DAMAGED_SLOT
+        if n < 1 or (n_frames and n != n_frames and n != 1):
+            return INVALID_SLOT
+        if n_payloads + n > len(places):
+            return TOO_MANY_PAYLOADS
+        for frame in range(n):
+            begin = uint32_at(slot + header + 4 * frame)
+            places[n_payloads, 0] = begin
+            prefetch(segments[segment, 0] + begin)
+            n_payloads += 1
+    offsets[slots.size] = n_payloads
+    return n_payloads
+
+
+@helper(INT, INTS, INT, INT)
+def number_of(codecs: NDArray[np.int64], n_codecs: int, codec: int) -> int:
+    """Return the number of a codec among those that were found, after adding it if it is new."""
+    number = n_codecs - 1
+    while number >= 0 and codecs[number] != codec:
+        number -= 1
+    if number >= 0:
+        return number
+    codecs[n_codecs] = codec
+    return n_codecs
+
+
+@kernel(INT, INTS, INT, INT, INT_ROWS, INTS, INTS, INT_ROWS, INTS)
+def locate_stored(
+    slots: NDArray[np.int64],
+    n_frames: int,
+    skipped: int,
+    segments: NDArray[np.int64],
+    codecs: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    places: NDArray[np.int64],
+    problem: NDArray[np.int64],
+) -> int:
+    """Locate and verify the payloads of slots, some of which may not be written yet.
+
+    :param slots: addresses in the log, ``(n,)``
+    :param n_frames: the number of payloads of each slot, unless it has one; 0 for any number
+    :param skipped: bytes of checksums before slots and payloads, which are verified, 0 for none
+    :param segments: the address of each segment in memory, its size in bytes, the bits of its id, and its number, by
+        which they are sorted, ``(m, 4)``
+    :param codecs: receives the address in the log of each different codec, ``(number of rows of places,)``
+    :param offsets: receives the index of the first payload of each slot, and the number of payloads, ``(n + 1,)``
+    :param places: receives the address of each payload's bytes, their number, and the number of its codec,
+        ``(at most, 3)``
+    :param problem: receives the index of a slot that cannot be read, and the offset of the damaged part, ``(2,)``
+    :return: the number of different codecs, or what is wrong: :data:`TOO_MANY_PAYLOADS` if ``places`` has no room for
+        them, :data:`NO_SEGMENT`, :data:`INVALID_SLOT`, :data:`DAMAGED_SLOT` or :data:`DAMAGED_PAYLOAD`
+    """
+    n_payloads = locate_slots(slots, n_frames, skipped, segments, offsets, places, problem)
+    if n_payloads < 0:
+        return n_payloads
+    n_codecs = 0
+    for k in range(slots.size):
+        segment = row_of(segments, slots[k] >> 32)
+        for index in range(offsets[k], offsets[k + 1]):
+            base, size, segment_id = segments[segment, 0], segments[segment, 1], np.uint64(segments[segment, 2])
+            place = places[index]
+            begin = place[0]
+            payload = base + begin
+            problem[0], problem[1] = k, begin
+            header = skipped + PAYLOAD_HEADER
+            if begin + header > size:
+                return DAMAGED_PAYLOAD
+            nbytes = uint32_at(payload + skipped)
+            if begin + header + nbytes > size:
+                return DAMAGED_PAYLOAD
+            if skipped and not is_whole(payload, header + nbytes, np.uint64(begin) ^ segment_id):
+                return DAMAGED_PAYLOAD
+            codec = uint32_at(payload + skipped + 4)
+            if skipped:  # on disk, the codecs of a segment are in it
+                codec |= segments[segment, 3] << 32
+            place[0], place[1], place[2] = payload + header, nbytes, number_of(codecs, n_codecs, codec)
+            n_codecs = max(n_codecs, place[2] + 1)
+            first = codecs[places[offsets[k], 2]]
+            if bool(codec & OFFSET) != bool(first & OFFSET):  # some of its payloads name a codec, and some do not
+                problem[1] = slots[k] & OFFSET
+                return INVALID_SLOT
+    return n_codecs

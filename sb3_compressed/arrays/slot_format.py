@@ -1,0 +1,26 @@
+"""The sizes of slots and payloads in a log: constants of kernels, see :mod:`sb3_compressed.kernels.jit`."""
+
+from __future__ import annotations
+
+__all__ = [
+    "CHECKSUM_NBYTES",
+    "DAMAGED_PAYLOAD",
+    "DAMAGED_SLOT",
+    "INVALID_SLOT",
+    "NO_SEGMENT",
+    "PAYLOAD_HEADER",
+    "SLOT_HEADER",
+    "SLOT_SEED",
+    "TOO_MANY_PAYLOADS",
+]
+
+CHECKSUM_NBYTES = 4
+"""Bytes of the checksum with which slots and payloads on disk begin."""
+SLOT_HEADER = 4
+"""Bytes of a slot before the offsets of its payloads, without a checksum: their number."""
+PAYLOAD_HEADER = 8
+"""Bytes before a payload, without a checksum: its size in bytes, and the offset of its codec."""
+SLOT_SEED = 1 << 32
+"""Added to the seed of a slot's checksum, so that no payload is mistaken for a slot."""
+TOO_MANY_PAYLOADS, NO_SEGMENT, INVALID_SLOT, DAMAGED_SLOT, DAMAGED_PAYLOAD = -1, -2, -3, -4, -5
+"""What :func:`~.log_slot_kernels.locate_stored` returns instead of a number of codecs."""

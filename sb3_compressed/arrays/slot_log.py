@@ -1,0 +1,130 @@
+"""``SlotLog``: the log that slots are written to, in memory or on disk, and its format.
+
+A log consists of segments, which are only appended to. All that a slot refers to is in the same segment, so a segment
+can be deleted as soon as no table refers to one of its slots. Numbers are uint32, little-endian:
+
+- a *payload*: checksum, number of bytes, the offset of the codec that wrote it (0 if the array's codec is not
+  trainable), the bytes;
+- a *slot*: checksum, number of payloads, the offset of each, the oldest frame first;
+- a *codec*, on disk only: a record of its own, the JSON of its :meth:`~sb3_compressed.codecs.Codec.get_config`.
+
+On disk, every part has its own checksum, the lower 32 bits of an XXH64 of the bytes after it; its seed is the part's
+offset, plus 2**32 for a slot, XORed with the segment's id. In memory, parts have no checksum, and codecs have numbers
+in the log instead of offsets.
+
+A slot's address is its position in the log, ``segment << 32 | offset``; 0 is a slot that was never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import ModuleType
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.codecs import Codec
+
+__all__ = ["OFFSET", "REFERENCE", "SlotLog", "SlotSegment", "address_of", "slot_kernels"]
+
+#: The dtype of addresses.
+REFERENCE = np.dtype(np.int64)
+#: The lower bits of an address.
+OFFSET = 0xFFFFFFFF
+
+
+class SlotSegment(Protocol):
+    """A part of a log, which is only appended to."""
+
+    @property
+    def number(self) -> int:
+        """Its number in the log."""
+        ...
+
+    @property
+    def id(self) -> int:
+        """A random number, with which the seeds of checksums are XORed."""
+        ...
+
+    @property
+    def n_slots(self) -> NDArray[np.int64]:
+        """The number of slots that this process has appended, ``(1,)``, to which kernels add."""
+        ...
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """Its memory, which may be replaced by a larger copy."""
+        ...
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next bytes will be appended."""
+        ...
+
+
+class SlotLog(Protocol):
+    """What slots are written to: :class:`~.memory_log.MemoryLog` or :class:`~sb3_compressed.storage.log.Log`.
+
+    :cvar checksum_nbytes: the bytes of the checksum with which each part begins, which is verified; 0 for none
+    """
+
+    checksum_nbytes: int
+
+    @property
+    def segments(self) -> Mapping[int, SlotSegment]:
+        """The segments in memory, by number."""
+        ...
+
+    @property
+    def last(self) -> SlotSegment:
+        """The last segment."""
+        ...
+
+    def name(self, number: int) -> str:
+        """Return the name of a segment, for messages."""
+        ...
+
+    def segment(self, number: int) -> SlotSegment:
+        """Return a segment, which is opened if necessary; raise ``CorruptStorage`` if it is missing or damaged."""
+        ...
+
+    def segment_to_write(self) -> SlotSegment:
+        """Return the segment to append to, which is begun if necessary."""
+        ...
+
+    def reserve(self, nbytes: int = 0) -> tuple[NDArray[np.uint8], int]:
+        """Return memory for the next bytes of the last segment, and where in it these begin.
+
+        :param nbytes: for at least so many bytes
+        """
+        ...
+
+    def append_reserved(self, nbytes: int, *, is_copy: bool = False) -> None:
+        """Append slots and payloads that were written to the memory that :meth:`reserve` returned last.
+
+        :param is_copy: whether another segment has them, too
+        """
+        ...
+
+    def append_codec(self, codec: Codec) -> int:
+        """Store a codec in the last segment, and return its offset there, or its number in the log; never 0."""
+        ...
+
+    def codec_at(self, number: int, offset: int) -> Codec:
+        """Return the codec of a segment by what :meth:`append_codec` returned; raise ``CorruptStorage`` without one."""
+        ...
+
+
+def address_of(segment: int, offset: int) -> int:
+    """Return the position of a byte in a log as one integer."""
+    return segment << 32 | offset
+
+
+@cache
+def slot_kernels() -> ModuleType:
+    """Import the kernels on first use: importing numba is slow."""
+    from sb3_compressed.arrays import log_slot_kernels
+
+    return log_slot_kernels

@@ -1,0 +1,214 @@
+"""``SlotReader``: finds the payloads of slots in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.arrays.slot_format import (
+    DAMAGED_PAYLOAD,
+    INVALID_SLOT,
+    NO_SEGMENT,
+    SLOT_HEADER,
+    TOO_MANY_PAYLOADS,
+)
+from sb3_compressed.arrays.slot_log import OFFSET, SlotLog, slot_kernels
+from sb3_compressed.arrays.slot_store import AcceptedCodec, slot_of
+from sb3_compressed.codecs import Codec, TrainableCodec
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.errors import CorruptPayload, CorruptStorage
+
+__all__ = ["SlotReader"]
+
+#: Payloads of a slot for which :meth:`SlotReader.load` has room at first.
+FEW_PAYLOADS = 4
+NO_ADDRESSES = np.zeros(0, np.int64)
+
+
+class SlotReader:
+    """Reads slots from a log, and verifies checksums where the log has them.
+
+    :param log: the log to read from
+    """
+
+    def __init__(self, log: SlotLog) -> None:
+        self._log = log
+        self._codecs: dict[int, Codec] = {}
+        self._table: tuple[tuple[Any, ...], NDArray[np.int64]] = (), np.zeros((0, 4), np.int64)
+
+    def codec(self, address: int) -> Codec:
+        """Return the codec at an address of the log, each time the same object.
+
+        :raises CorruptStorage: if there is none
+        """
+        codec = self._codecs.get(address)  # once: another thread may drop codecs
+        if codec is None:
+            codec = self._codecs[address] = self._log.codec_at(address >> 32, address & OFFSET)
+        return codec
+
+    def drop_cached(self, segments: Collection[int]) -> None:
+        """Drop the cached codecs that are not records of these segments, and the memory of all segments."""
+        self._table = (), np.zeros((0, 4), np.int64)
+        self._codecs = {address: codec for address, codec in self._codecs.items() if address >> 32 in segments}
+
+    def gather(self, addresses: NDArray[np.int64], n_frames: int, codec: AcceptedCodec | None = None) -> PayloadBatch:
+        """Return the payloads of slots; see :meth:`SlotStore.gather`.
+
+        :param addresses: contiguous, ``(n,)``
+        :param codec: as :attr:`LogSlotStore.codec`
+        """
+        located = self.locate(addresses, n_frames, _class_of(codec))
+        if isinstance(codec, Codec):
+            codecs: Sequence[Codec] = [codec] * len(located.codecs)
+        else:
+            codecs = [each for each in located.codecs if each is not None]
+            if len(codecs) < len(located.codecs):
+                index = located.first_slot(located.codecs.index(None))
+                raise CorruptPayload("it does not name the codec that wrote its payloads", index)
+        return PayloadBatch(codecs, Payloads(located.places, located.owner), n_frames, located.offsets)
+
+    def load(self, addresses: NDArray[np.int64], codec: AcceptedCodec | None = None) -> NDArray[Any]:
+        """Return slots as objects in memory; payloads that they share are the same objects.
+
+        :param addresses: ``(n,)``
+        :param codec: as :attr:`LogSlotStore.codec`
+        :return: object array ``(n,)``
+        :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
+        """
+        distinct, first, inverse = np.unique(addresses, return_index=True, return_inverse=True)
+        try:
+            located = self.locate(distinct, 0, _class_of(codec))
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, int(first[error.index])) from error
+        _, first, numbers = np.unique(located.places[:, 0], return_index=True, return_inverse=True)
+        objects = [*Payloads(located.places[first], located.owner)]
+        payloads = [objects[number] for number in numbers.tolist()]
+        codecs = [located.codecs[writer] for writer in located.places[:, 2].tolist()]
+        slots = np.empty(len(distinct), dtype=object)
+        for index, (begin, end) in enumerate(pairwise(located.offsets.tolist())):
+            if begin < end:
+                slots[index] = slot_of(codecs[begin:end], payloads[begin:end])
+        loaded: NDArray[Any] = slots[inverse]
+        return loaded
+
+    def locate(self, addresses: NDArray[np.int64], n_frames: int, kind: type[Codec] | None = None) -> _Located:
+        """Verify slots and their payloads and return where these are.
+
+        :param addresses: contiguous, ``(n,)``
+        :param n_frames: the number of payloads of each slot, unless it has one; 0 for any number
+        :param kind: the class of the codecs that must have written them; ``None`` for any
+        :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
+        """
+        skipped = self._log.checksum_nbytes
+        owner, table = self._table
+        if not owner or owner[-1] is not self._log.last.bytes:
+            owner, table = self._map_segments()
+        offsets, problem = np.empty(len(addresses) + 1, dtype=np.int64), np.empty(2, dtype=np.int64)
+        n_places = len(addresses) * (n_frames or FEW_PAYLOADS)
+        while True:
+            places, found = np.empty((n_places, 3), dtype=np.int64), np.empty(n_places, dtype=np.int64)
+            result = slot_kernels().locate_stored(addresses, n_frames, skipped, table, found, offsets, places, problem)
+            if result >= 0:
+                break
+            if result == NO_SEGMENT:
+                owner, table = self._map_segments(addresses)
+            elif result == TOO_MANY_PAYLOADS:
+                n_places *= 2
+            else:
+                index, offset = problem.tolist()
+                raise CorruptPayload(self._what_is_wrong(result, int(addresses[index]) >> 32, offset, n_frames), index)
+        located = _Located(places[: offsets[-1]], offsets, [], owner)
+        for number, address in enumerate(found[:result].tolist()):
+            try:
+                located.codecs.append(self._trained(address) if address & OFFSET else None)
+            except CorruptStorage as error:
+                raise CorruptPayload(str(error), located.first_slot(number)) from error
+            if kind is not None:
+                self._check_codec(located, number, addresses, kind)
+        return located
+
+    def _check_codec(self, located: _Located, number: int, addresses: NDArray[np.int64], kind: type[Codec]) -> None:
+        """Raise if a codec that was found is of another class than it must be."""
+        written = located.codecs[number]
+        if type(written) is kind if issubclass(kind, TrainableCodec) else written is None:
+            return
+        index = located.first_slot(number)
+        path, offset = self._log.name(int(addresses[index]) >> 32), int(addresses[index]) & OFFSET
+        name = "no trainable codec" if written is None else written.name
+        raise CorruptPayload(f"{path}, the slot at byte {offset}, is by {name}, not by {kind.name}", index)
+
+    def _trained(self, address: int) -> TrainableCodec:
+        codec = self.codec(address)
+        if not isinstance(codec, TrainableCodec):
+            raise CorruptStorage(
+                f"{self._log.name(address >> 32)}, the codec at byte {address & OFFSET}, is {codec!r}, which is not "
+                "trainable"
+            )
+        return codec
+
+    def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
+        """Return the memory of all open segments, and the table for the kernel.
+
+        :param addresses: slots whose segments are opened if necessary
+        :raises CorruptPayload: if one cannot be opened
+        """
+        # One consistent copy: another thread may begin segments and drop others.
+        open_ones = {**self._log.segments}
+        numbers, indices = np.unique(addresses[addresses != 0] >> 32, return_index=True)
+        for number, index in zip(numbers.tolist(), indices.tolist(), strict=True):
+            try:
+                open_ones[number] = self._log.segment(number)
+            except CorruptStorage as error:  # noqa: PERF203  # there are few
+                raise CorruptPayload(str(error), int(np.flatnonzero(addresses)[index])) from error
+        segments = [open_ones[number] for number in sorted(open_ones)]
+        table = np.empty((len(segments), 4), dtype=np.int64)
+        for row, segment in zip(table, segments, strict=True):
+            segment_id = np.uint64(segment.id).view(np.int64)
+            row[:] = segment.bytes.ctypes.data, len(segment.bytes), segment_id, segment.number
+        self._table = tuple(segment.bytes for segment in segments), table
+        return self._table
+
+    def _what_is_wrong(self, problem: int, number: int, offset: int, n_frames: int) -> str:
+        """Return a description of a problem that the kernel found.
+
+        :param number: the number of the segment
+        :param offset: where the slot or payload begins
+        """
+        segment = self._log.segment(number)
+        part = f"{self._log.name(number)}, the {'payload' if problem == DAMAGED_PAYLOAD else 'slot'} at byte {offset}"
+        if problem != INVALID_SLOT:
+            return f"{part}, is {'damaged' if offset < len(segment.bytes) else 'beyond the end of the file'}"
+        begin = offset + self._log.checksum_nbytes
+        n_payloads = int.from_bytes(segment.bytes[begin : begin + SLOT_HEADER].tobytes(), "little")
+        if n_frames and n_payloads not in (0, 1, n_frames):
+            return f"it has {n_payloads} payloads, and items have {n_frames} frames"
+        return f"{part}, is invalid"
+
+
+class _Located(NamedTuple):
+    """Where the payloads of slots are.
+
+    :ivar places: as for :class:`Payloads`
+    :ivar offsets: as for :class:`PayloadBatch`
+    :ivar codecs: the codecs; ``None`` stands for one that is not trainable
+    :ivar owner: what keeps the memory of the payloads alive
+    """
+
+    places: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    codecs: list[TrainableCodec | None]
+    owner: object
+
+    def first_slot(self, number: int) -> int:
+        """Return the index of the first slot with a payload by a codec."""
+        payload = int(np.argmax(self.places[:, 2] == number))
+        return int(np.searchsorted(self.offsets, payload, side="right")) - 1
+
+
+def _class_of(codec: AcceptedCodec | None) -> type[Codec] | None:
+    return type(codec) if isinstance(codec, Codec) else codec

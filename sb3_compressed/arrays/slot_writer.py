@@ -1,0 +1,218 @@
+"""``SlotWriter``: appends slots and payloads to a log."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.encoding import FrameEncoder
+from sb3_compressed.arrays.slot_format import (
+    PAYLOAD_HEADER,
+    SLOT_SEED,
+)
+from sb3_compressed.arrays.slot_log import REFERENCE, SlotLog, SlotSegment, address_of, slot_kernels
+from sb3_compressed.arrays.slot_reader import SlotReader
+from sb3_compressed.arrays.slot_store import Slot, slot_n_frames
+from sb3_compressed.codecs import Codec
+from sb3_compressed.codecs.codec import UINT8
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.errors import StorageError
+
+__all__ = ["SlotWriter"]
+
+NUMBERS = struct.Struct("<II")
+NO_ADDRESSES = np.zeros(0, np.int64)
+
+
+class SlotWriter:
+    """Writes slots to a log, and each payload once, however many slots refer to it.
+
+    Payloads and slots that are one object are written once: :meth:`.SlotReader.load` returns shared ones so. Only the
+    latest ones of a segment are cached: a frame that is repeated later is written again, which costs only bytes.
+
+    :param log: the log to write to
+    :param reader: reads from it
+    :ivar n_failed: how often slots could not be written, as on a full disk
+    """
+
+    #: Rows of which slots and payloads are cached: a stack refers to frames that are at most as old as it is long.
+    CACHED_ROWS = 24
+
+    def __init__(self, log: SlotLog, reader: SlotReader) -> None:
+        self._log, self._reader = log, reader
+        self.n_failed = 0
+        #: Changes when written slots may become invalid.
+        self.state: object = log
+        self._segment, self._segment_id = -1, np.uint64(0)
+        # By the id of a slot, or the inverted id of a payload: its offset, that of the codec that wrote it, and the
+        # object itself, so that no other one gets the id.
+        self._recent: dict[int, tuple[int, int, Any]] = {}
+        self._older: dict[int, tuple[int, int, Any]] = {}
+        #: By the id of a codec, its offset in the segment, and the codec.
+        self._codecs: dict[int, tuple[int, Codec]] = {}
+
+    def write(self, slots: Sequence[Slot]) -> NDArray[np.int64]:
+        """Write slots that are not cached, and return their addresses, ``(n,)``.
+
+        :raises OSError: if they cannot be written
+        """
+        segment = self._follow_log()
+        try:
+            return np.array(self._written(slots, segment), dtype=REFERENCE)
+        except BaseException as error:
+            self.clear_cache()  # what may not be written
+            self.n_failed += isinstance(error, OSError)
+            raise
+
+    def place_of_codec(self, codec: Codec) -> int:
+        """Return the address of a codec in the last segment, after writing it there if necessary."""
+        segment = self._follow_log()
+        return address_of(segment.number, self._offset_of(codec))
+
+    def _offset_of(self, codec: Codec) -> int:
+        known = self._codecs.get(id(codec))
+        if known is None:  # one that was read from the log may be equal to another one
+            equal = (offset for offset, other in self._codecs.values() if other == codec)
+            known = self._codecs[id(codec)] = next(equal, None) or self._log.append_codec(codec), codec
+        return known[0]
+
+    def _follow_log(self) -> SlotSegment:
+        segment = self._log.segment_to_write()
+        if segment.number != self._segment:
+            self.clear_cache()
+            self._codecs.clear()
+            self._reader.drop_cached(self._log.segments)
+            self._segment_id = np.uint64(segment.id)
+            self._segment = segment.number  # only now: whatever interrupts this, no offset of another one is cached
+        return segment
+
+    def reset(self) -> None:
+        """Clear the cache after the log was truncated."""
+        self._segment, self.state = -1, object()
+
+    @property
+    def is_caching(self) -> bool:
+        """Whether it keeps slots, which another call of :meth:`write` may share payloads with."""
+        return bool(self._recent)
+
+    def clear_cache(self) -> None:
+        """Drop the slots that it keeps."""
+        self._recent, self._older = {}, {}
+
+    def append(
+        self,
+        previous: NDArray[np.int64] | None,
+        n_new: NDArray[np.int64],
+        payloads: Payloads,
+        encoder: FrameEncoder,
+    ) -> NDArray[np.int64]:
+        """Append rows of slots; see :meth:`SlotStore.append`.
+
+        :raises OSError: if they cannot be written
+        """
+        kernels, log, segment = slot_kernels(), self._log, self._follow_log()
+        if previous is None:
+            previous = NO_ADDRESSES
+        try:
+            codec = self._offset_of(encoder.codec) if encoder.is_trainable else 0
+            n_frames, places = encoder.n_frames, payloads.places
+            references = np.empty(n_new.shape, REFERENCE)
+            room, at = log.reserve()
+            while True:
+                start = segment.next_offset
+                nbytes = kernels.append_rows(
+                    previous, n_new, places, codec, n_frames, encoder.newest_first, log.checksum_nbytes, segment.bytes,
+                    segment.number, self._segment_id, start, segment.n_slots, room, at, references,
+                )  # fmt: skip
+                if nbytes == kernels.ELSEWHERE:  # a slot refers to its own segment only
+                    slots = [*self._reader.load(previous)]
+                    if any(slot_n_frames(slot) != n_frames for slot in slots):
+                        others = {*map(slot_n_frames, slots)}
+                        raise StorageError(f"items of {n_frames} frames cannot continue items of {others}")
+                    previous = np.array(self._written(slots, segment, is_copy=True), REFERENCE)
+                    room, at = log.reserve()
+                elif nbytes > room.size - at:
+                    room, at = log.reserve(nbytes)
+                else:
+                    break
+            log.append_reserved(nbytes)
+        except BaseException as error:
+            self.clear_cache()
+            self.n_failed += isinstance(error, OSError)
+            raise
+        return references
+
+    def _written(self, slots: Sequence[Slot], segment: SlotSegment, *, is_copy: bool = False) -> list[int]:
+        """Write slots, and return their addresses, 0 for unwritten ones.
+
+        :param is_copy: whether another segment has them, too
+        """
+        if len(self._recent) > self.CACHED_ROWS * len(slots):
+            self._older, self._recent = self._recent, {}
+        recent, older, codecs, base = self._recent, self._older, self._codecs, segment.number << 32
+        for slot in slots:  # first, since a codec may be a record of its own in the log
+            if type(slot) is tuple:
+                for part in slot:
+                    if type(part) is not bytes and id(part) not in codecs:
+                        self._offset_of(part)
+        # The offset of the content of the record: nothing else writes to the log.
+        start = at = segment.next_offset
+        skip = self._log.checksum_nbytes
+        checksum = bytes(skip)
+        pieces: list[bytes] = []
+        parts: list[tuple[int, int]] = []
+        addresses: list[int] = []
+        for slot in slots:
+            if slot is None:
+                addresses.append(0)
+                continue
+            cached = recent.get(id(slot)) or older.get(id(slot))
+            if cached:
+                addresses.append(base | cached[0])
+                continue
+            places: list[int] = []
+            codec = 0
+            for part in slot if type(slot) is tuple else (slot,):
+                if type(part) is not bytes:
+                    codec = codecs[id(part)][0]
+                    continue
+                key = ~id(part)  # not that of a slot, which the payload may be as well
+                cached = recent.get(key) or older.get(key)
+                # Python may use one object for equal payloads of two codecs, as for all payloads of one byte.
+                if cached and cached[1] == codec:
+                    places.append(cached[0])
+                    continue
+                places.append(at)
+                recent[key] = (at, codec, part)
+                parts.append((at, 0))
+                pieces += (checksum, NUMBERS.pack(len(part), codec), part)
+                at += skip + PAYLOAD_HEADER + len(part)
+            recent[id(slot)] = (at, 0, slot)
+            addresses.append(base | at)
+            parts.append((at, SLOT_SEED))
+            record = _number_list(len(places))
+            pieces += (checksum, record.pack(len(places), *places))
+            at += skip + record.size
+        if pieces:
+            data = np.frombuffer(bytearray().join(pieces), UINT8)
+            if skip:
+                begins, seeds = np.array(parts, np.int64).T
+                slot_kernels().put_checksums(
+                    data, np.append(begins - start, len(data)), start + seeds, self._segment_id
+                )
+            room, first = self._log.reserve(data.size)
+            room[first : first + data.size] = data
+            segment.n_slots[0] += sum(seed > 0 for _, seed in parts)
+            self._log.append_reserved(data.size, is_copy=is_copy)
+        return addresses
+
+
+@cache
+def _number_list(length: int) -> struct.Struct:
+    """Return the struct of a number of integers and that many integers."""
+    return struct.Struct(f"<{1 + length}I")
