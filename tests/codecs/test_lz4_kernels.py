@@ -6,11 +6,11 @@ import ctypes
 import mmap
 import os
 import sys
-from collections.abc import Callable
 
 import lz4.block
 import numpy as np
 import pytest
+from crafted_payloads import MALFORMED_BLOCKS, MUTATIONS, VALID_BLOCK, Mutation, composed, sequence
 from numba import types
 from numpy.typing import NDArray
 
@@ -70,25 +70,6 @@ def decoded_by_library(payload: bytes, size: int, dictionary: bytes = b"") -> by
     return raw if len(raw) == size else None
 
 
-def composed(rng: np.random.Generator, size: int, dictionary: bytes = b"") -> bytes:
-    """Return a frame of noise, repeated bytes, copies of what precedes them, and pieces of a dictionary."""
-    frame = b""
-    while len(frame) < size:
-        n = int(rng.integers(1, rng.choice([6, 40, 300])))
-        match rng.integers(4):
-            case 0:
-                frame += rng.bytes(n)
-            case 1:
-                frame += rng.bytes(int(rng.integers(1, 40))) * n
-            case 2 if frame:
-                start = int(rng.integers(len(frame)))
-                frame += frame[start : start + n]
-            case 3 if dictionary:
-                start = int(rng.integers(len(dictionary)))
-                frame += dictionary[start : start + n]
-    return frame[:size]
-
-
 MODES = [
     {},
     {"mode": "fast", "acceleration": 20},
@@ -110,17 +91,6 @@ def test_all_that_the_library_encodes_is_decoded(mode: dict[str, object], has_di
         assert decoded(payload, size, dictionary[-65_536:]) == frame
         assert decoded(payload, size + 1, dictionary[-65_536:]) is None
         assert decoded(payload, size - 1, dictionary[-65_536:]) is None
-
-
-def sequence(literals: bytes, offset: int = 0, length: int = 0) -> bytes:
-    """Return a sequence of literals and, unless its length is 0, a match."""
-
-    def rest(number: int) -> bytes:
-        return b"" if number < 15 else b"\xff" * ((number - 15) // 255) + bytes([(number - 15) % 255])
-
-    n, more = len(literals), max(length - 4, 0)
-    match = offset.to_bytes(2, "little") + rest(more) if length else b""
-    return bytes([min(n, 15) << 4 | min(more, 15)]) + rest(n) + literals + match
 
 
 @pytest.mark.parametrize("length", [4, 5, 7, 8, 18, 19, 31, 64, 273, 274, 700])
@@ -155,57 +125,11 @@ def test_matches_may_begin_in_the_dictionary(dictionary: bytes) -> None:
                 assert decoded(payload, size, dictionary[: back - 1]) is None
 
 
-END = sequence(b"12345")
-VALID = sequence(b"abc", 3, 40) + END  # of 48 bytes
-
-MALFORMED: dict[str, tuple[bytes, int]] = {
-    "empty": (b"", 48),
-    "offset 0": (sequence(b"abc", 0, 40) + END, 48),
-    "before the frame": (sequence(b"abc", 4, 40) + END, 48),
-    "too long": (sequence(b"abc", 3, 41) + END, 48),
-    "too short": (sequence(b"abc", 3, 39) + END, 48),
-    "in the last 5 bytes": (sequence(b"abc", 3, 41) + sequence(b"1234"), 48),
-    "at the end": (sequence(b"abc", 3, 45) + sequence(b""), 48),
-    "no last literals": (sequence(b"abc", 3, 45), 48),
-    "in the last 12 bytes": (sequence(bytes(37), 3, 6) + END, 48),
-    "literals after the frame": (sequence(b"abc", 3, 40) + sequence(b"123456"), 48),
-    "a byte follows": (VALID + b"\0", 48),
-    "a block follows": (VALID + VALID, 48),
-    "endless number of literals": (b"\xf0" + b"\xff" * 70_000, 48),
-    "endless length": (b"\x1fa\1\0" + b"\xff" * 70_000, 48),
-    "no offset": (b"\x1fa", 48),
-    "half of an offset": (b"\x1fa\1", 48),
-}
-
-
-@pytest.mark.parametrize(("payload", "size"), MALFORMED.values(), ids=MALFORMED)
+@pytest.mark.parametrize(("payload", "size"), MALFORMED_BLOCKS.values(), ids=MALFORMED_BLOCKS)
 def test_malformed_blocks_are_not_decoded(payload: bytes, size: int) -> None:
-    assert decoded(VALID, 48) == b"abc" * 14 + b"a12345"
+    assert decoded(VALID_BLOCK, 48) == b"abc" * 14 + b"a12345"
     assert decoded(payload, size) is None
     assert decoded(payload, size, b"") is None
-
-
-def flipped(rng: np.random.Generator, payload: bytes) -> bytes:
-    changed = bytearray(payload)
-    for at in rng.integers(0, len(payload), rng.integers(1, 4)):
-        changed[at] ^= 1 << rng.integers(8)
-    return bytes(changed)
-
-
-def replaced(rng: np.random.Generator, payload: bytes) -> bytes:
-    at, n = rng.integers(0, len(payload)), rng.integers(1, 6)
-    return payload[:at] + rng.bytes(int(n)) + payload[at + n :]
-
-
-def cut(rng: np.random.Generator, payload: bytes) -> bytes:
-    at, n = rng.integers(0, len(payload)), rng.integers(1, 6)
-    return payload[:at] + payload[at + n :]
-
-
-def inserted(rng: np.random.Generator, payload: bytes) -> bytes:
-    at = rng.integers(0, len(payload) + 1)
-    more = (b"\xff" * 5, b"\0\0", rng.bytes(3))[rng.integers(3)]
-    return payload[:at] + more + payload[at:]
 
 
 N_MORE = 33  # bytes of a frame
@@ -216,13 +140,8 @@ def random_sequence(rng: np.random.Generator, payload: bytes) -> bytes:
     return sequence(rng.bytes(N_MORE - 30), int(rng.integers(1, 30)), 30) + payload
 
 
-MUTATIONS: list[Callable[[np.random.Generator, bytes], bytes]] = [flipped, replaced, cut, inserted, random_sequence]
-
-
-@pytest.mark.parametrize("mutated", MUTATIONS)
-def test_damaged_blocks_are_decoded_as_by_the_library_or_not_at_all(
-    mutated: Callable[[np.random.Generator, bytes], bytes],
-) -> None:
+@pytest.mark.parametrize("mutated", [*MUTATIONS, random_sequence])
+def test_damaged_blocks_are_decoded_as_by_the_library_or_not_at_all(mutated: Mutation) -> None:
     rng = np.random.default_rng(0)
     n_accepted = n_stricter = 0
     for _ in range(40 * DAMAGES):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from crafted_payloads import MALFORMED_PACKED, PACKED_SHAPE
 from drawn_examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -212,36 +213,22 @@ def test_smooth_pictures_take_far_less_than_their_bytes() -> None:
 # -- corrupt payloads ------------------------------------------------------------------------------------------------
 
 
-SHAPE = 3, 5, 7  # 5 blocks a plane, of which 3 bits are used in the last one; 15 blocks, and 2 groups
-
-
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
         ("", "empty"),
         ("00 0102", "2 raw bytes, but a frame has 105"),
-        ("6a", "shape"),  # no widths
-        ("6b 00", "shape"),  # of frames of another size
-        ("6a 05", "shape"),  # a group of widths that have 5 bits
-        ("6a 10", "shape"),  # no bytes of the second group
-        ("6a 01 00", "shape"),  # a group whose widths have fewer bits than its own
-        ("6a 01 01", "shape"),  # no bytes of a block
-        ("6a 01 01 00", "shape"),  # a block whose values have fewer bits than its width
-        ("6a 01 01 01 00", "shape"),  # a byte too many
-        ("6a 00 00", "shape"),
-        ("6a 01 10 08", "shape"),  # a value after the 35 of a plane
-        ("6a 10 80 01", "shape"),  # a width after the 15 of all blocks
-        ("6a 04 01000001" + "ff" * 9, "shape"),  # a width of 9
+        *((payload, "shape") for payload in MALFORMED_PACKED),
         ("6a 00" + "00" * 200, "202 bytes"),
     ],
 )
 def test_payloads_that_are_never_written_are_corrupt(payload: str, reason: str) -> None:
-    frames = np.full((4, *SHAPE), 7, np.uint8)
+    frames = np.full((4, *PACKED_SHAPE), 7, np.uint8)
     with pytest.raises(CorruptPayload, match=reason) as caught:
         Packed().decode_into([bytes.fromhex("6a 01 01 01"), bytes.fromhex(payload)], frames[1:3])
     assert caught.value.index == 1
     assert (frames[[0, 3]] == 7).all()
-    assert decoded(bytes.fromhex(payload), SHAPE, "u1") is None
+    assert decoded(bytes.fromhex(payload), PACKED_SHAPE, "u1") is None
     assert frames[1, 0].tolist() == [[255, *[0] * 6]] * 5 or frames[1].any()
 
 
