@@ -46,7 +46,7 @@ class SlotWriter:
     def __init__(self, log: SlotLog, reader: SlotReader) -> None:
         self._log, self._reader = log, reader
         self.n_failed = 0
-        #: Changes when written slots may become invalid.
+        #: See :attr:`.SlotStore.state`.
         self.state: object = log
         self._segment, self._segment_id = -1, np.uint64(0)
         # By the id of a slot, or the inverted id of a payload: its offset, that of the codec that wrote it, and the

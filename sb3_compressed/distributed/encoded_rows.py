@@ -128,9 +128,8 @@ class Stream:
         pairs = None if self._slots is not None else [tuple(values[row] for values in self._values) for row in rows]
         if not isinstance(array, CompressedArray):
             return pairs  # type: ignore[return-value]
-        references = array.store.new_table(
-            (len(rows), 2, array.shape[1])
-        )  # a table, to keep all until they are written
+        # A table, which keeps the slots until they are written.
+        references = array.store.new_table((len(rows), 2, array.shape[1]))
         if pairs is not None:
             for number, pair in enumerate(pairs):
                 references[number] = array.encode_rows(*map(array.validated_row, pair))
