@@ -18,7 +18,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_store import Slot, slot_of
+from sb3_compressed.arrays.slots import Slot, slot_of
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.distributed.block import Block
@@ -128,6 +128,7 @@ class Stream:
         pairs = None if self._slots is not None else [tuple(values[row] for values in self._values) for row in rows]
         if not isinstance(array, CompressedArray):
             return pairs  # type: ignore[return-value]
+        array.store.free_unused()
         # A table, which keeps the slots until they are written.
         references = array.store.new_table((len(rows), 2, array.shape[1]))
         if pairs is not None:

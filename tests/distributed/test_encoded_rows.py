@@ -239,3 +239,13 @@ def test_a_full_disk_leaves_a_ring_as_it_was(tmp_path: Path) -> None:
         50, 2, storage=tmp_path / "ring", storage_mode="resume"
     )
     sender.assert_equal()
+
+
+def test_overwritten_rows_are_freed_in_memory() -> None:
+    sender = Sender("images", 64, compression_method="none")
+    sizes = []
+    for _ in range(12):
+        sender.send(*[64] * 8)
+        sizes.append(sender.ring.observations.store.log.nbytes)  # nbytes of the array would free what is unused
+    assert sizes[-1] < max(3_000_000, 4 * sizes[0])
+    sender.assert_equal()
