@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frame_layout import FrameLayout, follows
-from sb3_compressed.arrays.slot_store import SlotStore, are_equal_slots
+from sb3_compressed.arrays.slot_store import SlotStore
+from sb3_compressed.arrays.slots import are_equal_slots
 
 __all__ = ["encode_assigned", "store_assigned"]
 

@@ -22,7 +22,8 @@ from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameSta
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, selects_all, slot_numbers, split_index
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_store import Slot, SlotStore, accepted_codec, slots_of_pickle
+from sb3_compressed.arrays.slot_store import SlotStore
+from sb3_compressed.arrays.slots import Slot, accepted_codec, slots_of_pickle
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user
@@ -396,7 +397,9 @@ class CompressedArray(ArrayLike):
         frames = self._encoder.split(items)
         n_items, n_frames, *frame_shape = frames.shape
         payloads = self._encoder.codec.encode_batch(frames.reshape(n_items * n_frames, *frame_shape))
-        references: NDArray[Any] = self._store.append(None, np.full((1, n_items), n_frames), payloads, self._encoder)[0]
+        references: NDArray[Any] = self._store.writer.append(
+            None, np.full((1, n_items), n_frames), payloads, self._encoder
+        )[0]
         return references
 
     def others_of_stream(self) -> list[CompressedArray]:
@@ -404,8 +407,13 @@ class CompressedArray(ArrayLike):
         if self._deduplicator is None:
             return []
         others = [array for array in self._deduplicator.arrays.values() if array is not self]
-        kind = self.shape, self._store.state  # references are valid in one store only
-        return [each for each in others if (each.shape, each._store.state) == kind and each._table.flags.writeable]
+        return [
+            each
+            for each in others
+            if each.shape == self.shape
+            and each._store.writer.state is self._store.writer.state  # references are valid in one store only
+            and each._table.flags.writeable
+        ]
 
     def stored_items(self, references: NDArray[Any]) -> NDArray[Any]:
         """Decode slots to items ``(n, *item_shape)`` in the dtype that they are stored in.

@@ -64,7 +64,7 @@ class FrameDeduplicator:
         :raises Exception: what the codec's training raised, once; these rows can be encoded again
         """
         first, encoder = rows[0], self.encoder
-        if self._last_state is not store.state:
+        if self._last_state is not store.writer.state:
             self.forget_last_row()
         if self._detector is not None:
             if len(rows) > 1:
@@ -90,7 +90,7 @@ class FrameDeduplicator:
             previous.is_valid = True
             return np.tile(last, (len(n_new), 1))
         payloads = encoder.codec.encode_batch(frames)
-        references = store.append(last, n_new, payloads, encoder)
+        references = store.writer.append(last, n_new, payloads, encoder)
         self._set_last(store, references[-1])
         previous.is_valid = True  # only now: whatever interrupts this, no row is valid without its payloads
         if encoder.is_trainable:
@@ -142,7 +142,7 @@ class FrameDeduplicator:
             last = store.new_table(references.shape)  # which keeps the slots that it refers to
             last[...] = references
             self._last = last  # only now, whatever interrupts this
-        self._last_state = store.state
+        self._last_state = store.writer.state
 
     def adopt(self, store: SlotStore) -> None:
         """Keep the slots of the last row in a copy of the store, after copying or unpickling."""

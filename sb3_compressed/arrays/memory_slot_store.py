@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.log_slot_store import LogSlotStore
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, tables_nbytes
 from sb3_compressed.arrays.memory_log import MemoryLog
-from sb3_compressed.arrays.slot_store import AcceptedCodec, accepted_codec
+from sb3_compressed.arrays.slot_store import SlotStore
+from sb3_compressed.arrays.slots import AcceptedCodec, Slot, accepted_codec
 from sb3_compressed.codecs import Codec, TrainableCodec
 
 __all__ = ["MemorySlotStore"]
@@ -21,22 +21,17 @@ __all__ = ["MemorySlotStore"]
 SLOTS_PER_WRITE = 1024
 
 
-class MemorySlotStore(LogSlotStore[MemoryLog]):
+class MemorySlotStore(SlotStore):
     """Slots in a :class:`~.memory_log.MemoryLog`.
 
-    :param codec: as :attr:`LogSlotStore.codec`
+    :param codec: the codec of an array
     """
 
     is_in_memory = True
+    log: MemoryLog
 
     def __init__(self, codec: Codec) -> None:
         super().__init__(MemoryLog(), accepted_codec(codec))
-
-    def new_table(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """Return a table of unwritten slots."""
-        table = super().new_table(shape)
-        self.watch(table)
-        return table
 
     def watch(self, table: NDArray[np.int64]) -> None:
         """Keep the slots that an array refers to as long as it lives, like those of tables."""
@@ -44,12 +39,17 @@ class MemorySlotStore(LogSlotStore[MemoryLog]):
 
     def free_unused(self) -> None:
         """Free the memory of slots that no table refers to; see :meth:`SlotStore.free_unused`."""
-        if self.log.has_grown or self.writer.is_caching:  # otherwise there is little to free
+        if self.log.has_grown:  # otherwise there is little to free
             self._free_unused()
 
     def close_if_large(self) -> None:
         """Begin another segment with the next slots unless the last one is small."""
         self.log.close_if_large()
+
+    def write(self, slots: Sequence[Slot]) -> NDArray[np.int64]:
+        """Store slots; see :meth:`SlotStore.write`."""
+        self.log.has_grown = True  # by what the writer caches, too
+        return super().write(slots)
 
     def _free_unused(self) -> None:
         if sparse := self.log.free_unused():
@@ -93,4 +93,4 @@ class MemorySlotStore(LogSlotStore[MemoryLog]):
         return self.log, self.codec
 
     def __setstate__(self, state: tuple[MemoryLog, AcceptedCodec | None]) -> None:
-        LogSlotStore.__init__(self, *state)
+        SlotStore.__init__(self, *state)

@@ -17,8 +17,8 @@ from sb3_compressed.arrays.slot_format import (
     SLOT_HEADER,
     TOO_MANY_PAYLOADS,
 )
-from sb3_compressed.arrays.slot_log import OFFSET, SlotLog, slot_kernels
-from sb3_compressed.arrays.slot_store import AcceptedCodec, slot_of
+from sb3_compressed.arrays.slot_log import NO_ADDRESSES, OFFSET, SlotLog, slot_kernels
+from sb3_compressed.arrays.slots import AcceptedCodec, slot_of
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
@@ -27,7 +27,6 @@ __all__ = ["SlotReader"]
 
 #: Payloads of a slot for which :meth:`SlotReader.load` has room at first.
 FEW_PAYLOADS = 4
-NO_ADDRESSES = np.zeros(0, np.int64)
 
 
 class SlotReader:
@@ -60,29 +59,28 @@ class SlotReader:
         """Return the payloads of slots; see :meth:`SlotStore.gather`.
 
         :param addresses: contiguous, ``(n,)``
-        :param codec: as :attr:`LogSlotStore.codec`
+        :param codec: as :attr:`.SlotStore.codec`
         """
-        located = self.locate(addresses, n_frames, _class_of(codec))
+        located = self.locate(addresses, n_frames, codec)
+        codecs: Sequence[Any] = located.codecs
         if isinstance(codec, Codec):
-            codecs: Sequence[Codec] = [codec] * len(located.codecs)
-        else:
-            codecs = [each for each in located.codecs if each is not None]
-            if len(codecs) < len(located.codecs):
-                index = located.first_slot(located.codecs.index(None))
-                raise CorruptPayload("it does not name the codec that wrote its payloads", index)
+            codecs = [codec] * len(codecs)
+        elif codec is None and None in codecs:
+            index = located.first_slot(codecs.index(None))
+            raise CorruptPayload("it does not name the codec that wrote its payloads", index)
         return PayloadBatch(codecs, Payloads(located.places, located.owner), n_frames, located.offsets)
 
     def load(self, addresses: NDArray[np.int64], codec: AcceptedCodec | None = None) -> NDArray[Any]:
         """Return slots as objects in memory; payloads that they share are the same objects.
 
         :param addresses: ``(n,)``
-        :param codec: as :attr:`LogSlotStore.codec`
+        :param codec: as :attr:`.SlotStore.codec`
         :return: object array ``(n,)``
         :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
         """
         distinct, first, inverse = np.unique(addresses, return_index=True, return_inverse=True)
         try:
-            located = self.locate(distinct, 0, _class_of(codec))
+            located = self.locate(distinct, 0, codec)
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, int(first[error.index])) from error
         _, first, numbers = np.unique(located.places[:, 0], return_index=True, return_inverse=True)
@@ -96,12 +94,12 @@ class SlotReader:
         loaded: NDArray[Any] = slots[inverse]
         return loaded
 
-    def locate(self, addresses: NDArray[np.int64], n_frames: int, kind: type[Codec] | None = None) -> _Located:
+    def locate(self, addresses: NDArray[np.int64], n_frames: int, codec: AcceptedCodec | None = None) -> _Located:
         """Verify slots and their payloads and return where these are.
 
         :param addresses: contiguous, ``(n,)``
         :param n_frames: the number of payloads of each slot, unless it has one; 0 for any number
-        :param kind: the class of the codecs that must have written them; ``None`` for any
+        :param codec: as :attr:`.SlotStore.codec`
         :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
         """
         skipped = self._log.checksum_nbytes
@@ -125,31 +123,27 @@ class SlotReader:
         located = _Located(places[: offsets[-1]], offsets, [], owner)
         for number, address in enumerate(found[:result].tolist()):
             try:
-                located.codecs.append(self._trained(address) if address & OFFSET else None)
-            except CorruptStorage as error:
-                raise CorruptPayload(str(error), located.first_slot(number)) from error
-            if kind is not None:
-                self._check_codec(located, number, addresses, kind)
+                located.codecs.append(self._trained(address, codec))
+            except CorruptStorage as error:  # noqa: PERF203  # there are few
+                index = located.first_slot(number)
+                where = f"{self._log.name(int(addresses[index]) >> 32)}, the slot at byte {addresses[index] & OFFSET}"
+                raise CorruptPayload(f"{where}: {error}", index) from error
         return located
 
-    def _check_codec(self, located: _Located, number: int, addresses: NDArray[np.int64], kind: type[Codec]) -> None:
-        """Raise if a codec that was found is of another class than it must be."""
-        written = located.codecs[number]
-        if type(written) is kind if issubclass(kind, TrainableCodec) else written is None:
-            return
-        index = located.first_slot(number)
-        path, offset = self._log.name(int(addresses[index]) >> 32), int(addresses[index]) & OFFSET
-        name = "no trainable codec" if written is None else written.name
-        raise CorruptPayload(f"{path}, the slot at byte {offset}, is by {name}, not by {kind.name}", index)
+    def _trained(self, address: int, accepted: AcceptedCodec | None) -> TrainableCodec | None:
+        """Return the trained codec at an address of the log, ``None`` if payloads are of a codec without training.
 
-    def _trained(self, address: int) -> TrainableCodec:
-        codec = self.codec(address)
-        if not isinstance(codec, TrainableCodec):
-            raise CorruptStorage(
-                f"{self._log.name(address >> 32)}, the codec at byte {address & OFFSET}, is {codec!r}, which is not "
-                "trainable"
-            )
-        return codec
+        :raises CorruptStorage: if it cannot be read, or is not the one that is accepted
+        """
+        codec = self.codec(address) if address & OFFSET else None
+        if accepted is None:
+            is_accepted, expected = codec is None or isinstance(codec, TrainableCodec), "a trainable codec"
+        else:
+            is_trainable = isinstance(accepted, type) and issubclass(accepted, TrainableCodec)
+            is_accepted, expected = type(codec) is accepted if is_trainable else codec is None, accepted.name
+        if not is_accepted:
+            raise CorruptStorage(f"it is by {'no trainable codec' if codec is None else codec.name}, not by {expected}")
+        return codec  # type: ignore[return-value]
 
     def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
         """Return the memory of all open segments, and the table for the kernel.
@@ -208,7 +202,3 @@ class _Located(NamedTuple):
         """Return the index of the first slot with a payload by a codec."""
         payload = int(np.argmax(self.places[:, 2] == number))
         return int(np.searchsorted(self.offsets, payload, side="right")) - 1
-
-
-def _class_of(codec: AcceptedCodec | None) -> type[Codec] | None:
-    return type(codec) if isinstance(codec, Codec) else codec

@@ -15,9 +15,9 @@ from sb3_compressed.arrays.slot_format import (
     PAYLOAD_HEADER,
     SLOT_SEED,
 )
-from sb3_compressed.arrays.slot_log import REFERENCE, SlotLog, SlotSegment, address_of, slot_kernels
+from sb3_compressed.arrays.slot_log import NO_ADDRESSES, REFERENCE, SlotLog, SlotSegment, address_of, slot_kernels
 from sb3_compressed.arrays.slot_reader import SlotReader
-from sb3_compressed.arrays.slot_store import Slot, slot_n_frames
+from sb3_compressed.arrays.slots import Slot, slot_n_frames
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.codec import UINT8
 from sb3_compressed.codecs.payloads import Payloads
@@ -26,7 +26,6 @@ from sb3_compressed.errors import StorageError
 __all__ = ["SlotWriter"]
 
 NUMBERS = struct.Struct("<II")
-NO_ADDRESSES = np.zeros(0, np.int64)
 
 
 class SlotWriter:
@@ -38,6 +37,8 @@ class SlotWriter:
     :param log: the log to write to
     :param reader: reads from it
     :ivar n_failed: how often slots could not be written, as on a full disk
+    :ivar state: an object that is replaced when references of tables may be invalid, as after a truncated log.
+        References can be copied between tables whose stores have the same one
     """
 
     #: Rows of which slots and payloads are cached: a stack refers to frames that are at most as old as it is long.
@@ -46,7 +47,6 @@ class SlotWriter:
     def __init__(self, log: SlotLog, reader: SlotReader) -> None:
         self._log, self._reader = log, reader
         self.n_failed = 0
-        #: See :attr:`.SlotStore.state`.
         self.state: object = log
         self._segment, self._segment_id = -1, np.uint64(0)
         # By the id of a slot, or the inverted id of a payload: its offset, that of the codec that wrote it, and the
@@ -61,7 +61,7 @@ class SlotWriter:
 
         :raises OSError: if they cannot be written
         """
-        segment = self._follow_log()
+        segment = self._segment_to_write()
         try:
             return np.array(self._written(slots, segment), dtype=REFERENCE)
         except BaseException as error:
@@ -71,7 +71,7 @@ class SlotWriter:
 
     def place_of_codec(self, codec: Codec) -> int:
         """Return the address of a codec in the last segment, after writing it there if necessary."""
-        segment = self._follow_log()
+        segment = self._segment_to_write()
         return address_of(segment.number, self._offset_of(codec))
 
     def _offset_of(self, codec: Codec) -> int:
@@ -81,7 +81,7 @@ class SlotWriter:
             known = self._codecs[id(codec)] = next(equal, None) or self._log.append_codec(codec), codec
         return known[0]
 
-    def _follow_log(self) -> SlotSegment:
+    def _segment_to_write(self) -> SlotSegment:
         segment = self._log.segment_to_write()
         if segment.number != self._segment:
             self.clear_cache()
@@ -95,11 +95,6 @@ class SlotWriter:
         """Clear the cache after the log was truncated."""
         self._segment, self.state = -1, object()
 
-    @property
-    def is_caching(self) -> bool:
-        """Whether it keeps slots, which another call of :meth:`write` may share payloads with."""
-        return bool(self._recent)
-
     def clear_cache(self) -> None:
         """Drop the slots that it keeps."""
         self._recent, self._older = {}, {}
@@ -111,11 +106,17 @@ class SlotWriter:
         payloads: Payloads,
         encoder: FrameEncoder,
     ) -> NDArray[np.int64]:
-        """Append rows of slots; see :meth:`SlotStore.append`.
+        """Append the slots of rows of items that continue a row, which take fewer bytes than those of :meth:`write`.
 
+        :param previous: references to the slots of the row before, ``(n_envs,)``; ``None`` if all frames are new
+        :param n_new: the number of new frames of each item, ``(n_rows, n_envs)``; its other frames are the newest ones
+            of the item before
+        :param payloads: those of the new frames of the first environment, then those of the next one
+        :param encoder: what encoded them
+        :return: references, ``(n_rows, n_envs)``; none is stored if this raises
         :raises OSError: if they cannot be written
         """
-        kernels, log, segment = slot_kernels(), self._log, self._follow_log()
+        kernels, log, segment = slot_kernels(), self._log, self._segment_to_write()
         if previous is None:
             previous = NO_ADDRESSES
         try:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.slot_store import are_equal_slots
+from sb3_compressed.arrays.slots import are_equal_slots
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.persistence.ring_resize import rows_by_age

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.log_slot_store import LogSlotStore
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptStorage, StorageError
@@ -24,6 +23,7 @@ from sb3_compressed.storage.commit_format import (
     snapshot_patches,
     split_commit,
 )
+from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log, segment_numbers
 from sb3_compressed.storage.manifest import ArraySpec, Manifest
@@ -85,7 +85,7 @@ class ArrayStore:
         self.epoch = 0
         #: The address of each codec in use, by name.
         self.codecs: dict[str, int] = {}
-        self.slots = LogSlotStore(log)
+        self.slots = FolderSlotStore(log)
         #: The segment of the last commit, and the codecs that it was made with.
         self._committed_codecs: tuple[int, dict[str, Codec]] = (-1, {})
         #: Size at which the segment that is written to is full; 0 if not known yet.

@@ -27,7 +27,7 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CorruptPayload,
 )
-from sb3_compressed.arrays.slot_store import slot_n_frames
+from sb3_compressed.arrays.slots import slot_n_frames
 from sb3_compressed.samplers import PrioritizedSampler, RecentSampler
 from sb3_compressed.samplers.sequence_draw import Pad
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from sb3_compressed import Codec, CorruptPayload
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.arrays.slot_store import slot_of
+from sb3_compressed.arrays.slots import slot_of
 from sb3_compressed.codecs import TrainableCodec, get_codec
 from sb3_compressed.codecs.delta import Delta, ReferenceFrames, coder_of
 from sb3_compressed.codecs.packed import Packed

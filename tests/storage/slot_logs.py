@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.slot_reader import SlotReader
-from sb3_compressed.arrays.slot_store import Slot
+from sb3_compressed.arrays.slots import Slot
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict

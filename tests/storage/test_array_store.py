@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sb3_compressed.arrays.slot_store import Slot
+from sb3_compressed.arrays.slots import Slot
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import array_store as store_module

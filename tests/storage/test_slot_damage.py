@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from sb3_compressed.arrays.log_slot_store import LogSlotStore
 from sb3_compressed.arrays.slot_format import SLOT_SEED
 from sb3_compressed.arrays.slot_log import address_of
 from sb3_compressed.arrays.slot_reader import SlotReader
-from sb3_compressed.arrays.slot_store import Slot
+from sb3_compressed.arrays.slots import Slot
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.kernels.checksum import checksum
+from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.record_kinds import CODEC, SLOTS
 from storage.logs import begin_segment
@@ -30,7 +30,7 @@ from storage.slot_logs import CODECS, FIRST, READERS, assert_same_slots, keep, n
 
 @pytest.mark.parametrize("way", ["load", "gather"])
 def test_a_slot_of_a_segment_that_is_missing_is_named(way: str, log: Log, tmp_path: Path) -> None:
-    stored, written = LogSlotStore(log), []
+    stored, written = FolderSlotStore(log), []
     for _ in range(3):
         written.append(stored.write([(CODECS[0], b"first", b"second")]))
         begin_segment(log, 1000)
@@ -66,7 +66,7 @@ def test_every_flipped_bit_of_a_slot_or_payload_is_detected(way: str, log: Log, 
         (CODECS[0], b"", CODECS[1], b"1"),
         (CODECS[1], bytes(range(40)), bytes(9)),
     ]
-    stored = LogSlotStore(log)
+    stored = FolderSlotStore(log)
     for codec in CODECS[:2]:
         stored.writer.place_of_codec(codec)
     start = log.last.next_offset
@@ -96,7 +96,7 @@ def re_escaped(path: Path) -> str:
 
 @pytest.mark.parametrize("way", READERS)
 def test_every_flipped_bit_of_a_codec_is_detected(way: str, log: Log, tmp_path: Path) -> None:
-    stored = LogSlotStore(log)
+    stored = FolderSlotStore(log)
     start = log.last.end
     stored.writer.place_of_codec(CODECS[0])
     end = log.last.end
@@ -215,7 +215,7 @@ def test_slots_of_a_segment_of_another_log_are_refused(way: str, log: Log, tmp_p
     other = new_log(tmp_path / "other")
     addresses = []
     for each, content in ((log, b"ours"), (other, b"else")):
-        stored = LogSlotStore(each)
+        stored = FolderSlotStore(each)
         stored.writer.place_of_codec(CODECS[0])
         start = each.last.next_offset
         addresses.append(stored.write([(CODECS[0], content, content)]))

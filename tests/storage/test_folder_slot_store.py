@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.log_slot_store import LogSlotStore
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_reader import SlotReader
-from sb3_compressed.arrays.slot_store import Slot, slot_n_frames
+from sb3_compressed.arrays.slots import Slot, slot_n_frames
 from sb3_compressed.codecs import TrainableCodec, get_codec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload
+from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.log import Log
 from storage.logs import begin_segment
 from storage.slot_logs import CODECS, assert_same_slots, keep, new_log, opened
@@ -69,7 +69,7 @@ SLOTS_OF_ALL_KINDS: list[Slot] = [
 
 
 def test_slots_of_all_kinds_are_read_back(log: Log, tmp_path: Path) -> None:
-    stored = LogSlotStore(log)
+    stored = FolderSlotStore(log)
     addresses = stored.write(SLOTS_OF_ALL_KINDS)
     assert (addresses.dtype, addresses.shape) == (np.dtype(np.int64), (len(SLOTS_OF_ALL_KINDS),))
     assert [address == 0 for address in addresses] == [slot is None for slot in SLOTS_OF_ALL_KINDS]
@@ -116,7 +116,7 @@ def common_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
 @RELAXED
 @given(batches=any_slots())
 def test_any_slots_are_read_back_however_they_share(common_log: Log, batches: list[list[Slot]]) -> None:
-    stored = LogSlotStore(common_log)
+    stored = FolderSlotStore(common_log)
     written: list[NDArray[np.int64]] = []
     for batch in batches:
         written.append(stored.write(batch))
@@ -144,7 +144,7 @@ def stacks(n_slots: int, nbytes: int, codec: TrainableCodec | None = None) -> li
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
 def test_shared_payloads_are_written_once(at_once: int, codec: TrainableCodec | None, log: Log) -> None:
     slots = stacks(1000, 500, codec)
-    stored, start = LogSlotStore(log), log.last.end
+    stored, start = FolderSlotStore(log), log.last.end
     batches = [slots[k : k + at_once] for k in range(0, len(slots), at_once)]
     addresses = np.concatenate([stored.write(batch) for batch in batches])
     expected = 1003 * (12 + 500) + 1000 * (8 + 4 * 4) + len(batches) * 17  # documented headers
@@ -153,7 +153,7 @@ def test_shared_payloads_are_written_once(at_once: int, codec: TrainableCodec | 
 
 
 def test_a_slot_that_was_just_written_is_not_written_again(log: Log) -> None:
-    stored = LogSlotStore(log)
+    stored = FolderSlotStore(log)
     slots = [*stacks(20, 500, CODECS[0]), b"whole item"]
     addresses = stored.write(slots)
     end = log.last.end
@@ -164,7 +164,7 @@ def test_a_slot_that_was_just_written_is_not_written_again(log: Log) -> None:
 
 def test_a_codec_is_written_once(log: Log) -> None:
     codec = Delta(5, dictionary=bytes(5000))
-    stored = LogSlotStore(log)
+    stored = FolderSlotStore(log)
     place = stored.writer.place_of_codec(codec)
     end = log.last.end
     addresses = stored.write([(codec, b"%d" % k) for k in range(20)])
@@ -176,7 +176,7 @@ def test_a_codec_is_written_once(log: Log) -> None:
 
 
 def test_loaded_slots_share_what_they_shared(log: Log) -> None:
-    stored = LogSlotStore(log)
+    stored = FolderSlotStore(log)
     slots = stacks(30, 100, CODECS[0])
     loaded = stored.load(stored.write([*slots, *slots]))
     for before, after in pairwise(loaded[:30]):
@@ -189,7 +189,7 @@ def test_loaded_slots_share_what_they_shared(log: Log) -> None:
 
 
 def test_gathered_payloads_outlive_their_segments(log: Log) -> None:
-    stored = LogSlotStore(log)
+    stored = FolderSlotStore(log)
     slots = stacks(10, 300, CODECS[0])
     found = stored.gather(stored.write(slots), 4)
     expected = [*found.payloads]
@@ -202,7 +202,7 @@ def test_gathered_payloads_outlive_their_segments(log: Log) -> None:
 
 
 def test_unwritten_and_whole_items_are_gathered_among_frames(log: Log) -> None:
-    stored, frames, whole = LogSlotStore(log), (CODECS[0], b"first", b"second"), (CODECS[1], b"whole")
+    stored, frames, whole = FolderSlotStore(log), (CODECS[0], b"first", b"second"), (CODECS[1], b"whole")
     for slots in ([None, frames], [frames, None, whole, frames], [None, None], [whole], [frames, frames]):
         found = assert_gathers_what_is_loaded(stored, stored.write(slots), 2)
         assert np.diff(found.offsets).tolist() == [*map(slot_n_frames, slots)]
@@ -213,7 +213,7 @@ def test_unwritten_and_whole_items_are_gathered_among_frames(log: Log) -> None:
     [b"whole", (b"1", b"2"), (CODECS[0], b"1", b"2", b"3"), (CODECS[0], b"1", CODECS[1], b"2", b"3")],
 )
 def test_slots_of_other_codecs_or_numbers_of_frames_are_refused(slot: Slot, log: Log) -> None:
-    stored = LogSlotStore(log)
+    stored = FolderSlotStore(log)
     good = (CODECS[0], b"first", b"second")
     assert list(stored.gather(stored.write([good, good]), 2).payloads) == [b"first", b"second"] * 2
     for index, slots in enumerate(([slot, good], [good, slot])):
@@ -227,7 +227,7 @@ def test_slots_of_other_codecs_or_numbers_of_frames_are_refused(slot: Slot, log:
 @pytest.mark.parametrize("name", ["zstd3", "none"])
 def test_slots_without_trained_codecs_are_gathered_for_their_codec(name: str, log: Log) -> None:
     codec = get_codec(name)
-    stored = LogSlotStore(log).for_codec(codec)
+    stored = FolderSlotStore(log).for_codec(codec)
     slots: list[Slot] = [(b"1", b"", b"3"), None, b"whole", (b"4", b"5", b"6")]
     found = stored.gather(stored.write(slots), 3)
     assert [*found.payloads] == [b"1", b"", b"3", b"whole", b"4", b"5", b"6"]
