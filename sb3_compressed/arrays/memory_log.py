@@ -60,6 +60,8 @@ class MemoryLog:
     """
 
     checksum_nbytes = 0
+    #: The last segment, once one was begun.
+    last: MemorySegment
 
     def __init__(self) -> None:
         self.segments: dict[int, MemorySegment] = {}
@@ -74,11 +76,6 @@ class MemoryLog:
         self._n_live = 0
         #: The most references that tables have had to the slots of each segment, by its number.
         self._most_references: dict[int, int] = {}
-
-    @property
-    def last(self) -> MemorySegment:
-        """The last segment."""
-        return self.segments[self._n_begun]
 
     @property
     def nbytes(self) -> int:
@@ -96,37 +93,36 @@ class MemoryLog:
         except KeyError:
             raise CorruptStorage(f"{self.name(number)} is missing") from None
 
-    def segment_to_write(self) -> MemorySegment:
-        """Return the segment to append to, which is begun if the last one is full."""
-        if self._open is not None:
-            return self._open
+    def _begin_segment(self) -> MemorySegment:
         self.has_grown = True
         nbytes = self.nbytes
         self._full_at = min(max(nbytes // PARTS, MIN_NBYTES), max(nbytes // MAX_PARTS, MAX_NBYTES), MAX_FULL_NBYTES)
         segment = MemorySegment(self._n_begun + 1, self._full_at * 9 // 8)
         self.segments = {**self.segments, segment.number: segment}  # other threads may iterate over the old one
-        self._n_begun, self._open = segment.number, segment
+        self._n_begun, self.last = segment.number, segment
+        self._open = segment  # only now, whatever interrupts this
         return segment
 
-    def reserve(self, nbytes: int = 0) -> tuple[NDArray[np.uint8], int]:
+    def reserve(self, nbytes: int = 0) -> tuple[MemorySegment, NDArray[np.uint8], int]:
         """Return memory for the next bytes of the last segment; see :meth:`.SlotLog.reserve`."""
-        segment = self.segments[self._n_begun]
+        segment = self._open or self._begin_segment()
         begin = segment.next_offset
         if begin + nbytes > segment.bytes.size:
             if begin + nbytes > MAX_SEGMENT_NBYTES:
+                self._open = None
                 raise StorageError(f"{nbytes} bytes of payloads are too many for one call: split it into smaller parts")
             grown = np.empty(max(begin + nbytes, 2 * segment.bytes.size), np.uint8)
             grown[:begin] = segment.bytes[:begin]
             segment.bytes = grown  # batches that are being decoded keep the old block
-        return segment.bytes, begin
+        return segment, segment.bytes, begin
 
     def append_reserved(self, nbytes: int, *, is_copy: bool = False) -> None:
         """Append what was written to reserved memory; see :meth:`.SlotLog.append_reserved`."""
-        segment = self.segments[self._n_begun]
+        segment = self.last
         segment.next_offset += nbytes
         if is_copy:  # of the last row: of many environments, it may be larger than what else a segment has
             self._full_at = max(self._full_at, min(COPIES * nbytes, MAX_FULL_NBYTES))
-        if segment.next_offset >= self._full_at:
+        elif segment.next_offset >= self._full_at:  # never between a copy and what continues it
             self._open = None
 
     def append_codec(self, codec: Codec) -> int:
@@ -135,7 +131,7 @@ class MemoryLog:
         number = known.get(id(codec), 0)
         if not number:
             number = self._n_codecs = self._n_codecs + 1
-        self.segments[self._n_begun].codecs[number] = codec
+        self.last.codecs[number] = codec
         return number
 
     @property
@@ -214,6 +210,8 @@ class MemoryLog:
         # Both logs have the same segments, to which neither appends any more.
         other = memo[id(self)] = MemoryLog()
         other.segments, other._n_begun, other._n_codecs = self.segments, self._n_begun, self._n_codecs
+        if self.segments:
+            other.last = self.last
         other._most_references = self._most_references
         self._open = None
         return other

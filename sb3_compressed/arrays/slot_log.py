@@ -91,12 +91,8 @@ class SlotLog(Protocol):
         """Return a segment, which is opened if necessary; raise ``CorruptStorage`` if it is missing or damaged."""
         ...
 
-    def segment_to_write(self) -> SlotSegment:
-        """Return the segment to append to, which is begun if necessary."""
-        ...
-
-    def reserve(self, nbytes: int = 0) -> tuple[NDArray[np.uint8], int]:
-        """Return memory for the next bytes of the last segment, and where in it these begin.
+    def reserve(self, nbytes: int = 0) -> tuple[SlotSegment, NDArray[np.uint8], int]:
+        """Return the segment to append to, begun if necessary, memory for its next bytes, and where in it these begin.
 
         :param nbytes: for at least so many bytes
         """

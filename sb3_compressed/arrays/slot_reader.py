@@ -135,7 +135,7 @@ class SlotReader:
 
         :raises CorruptStorage: if it cannot be read, or is not the one that is accepted
         """
-        codec = self.codec(address) if address & OFFSET else None
+        codec = (self._codecs.get(address) or self.codec(address)) if address & OFFSET else None
         if accepted is None:
             is_accepted, expected = codec is None or isinstance(codec, TrainableCodec), "a trainable codec"
         else:

@@ -61,7 +61,9 @@ class SlotWriter:
 
         :raises OSError: if they cannot be written
         """
-        segment = self._segment_to_write()
+        segment, *_ = self._log.reserve()
+        if segment.number != self._segment:
+            self._begin(segment)
         try:
             return np.array(self._written(slots, segment), dtype=REFERENCE)
         except BaseException as error:
@@ -71,25 +73,25 @@ class SlotWriter:
 
     def place_of_codec(self, codec: Codec) -> int:
         """Return the address of a codec in the last segment, after writing it there if necessary."""
-        segment = self._segment_to_write()
+        segment, *_ = self._log.reserve()
+        if segment.number != self._segment:
+            self._begin(segment)
         return address_of(segment.number, self._offset_of(codec))
 
     def _offset_of(self, codec: Codec) -> int:
-        known = self._codecs.get(id(codec))
-        if known is None:  # one that was read from the log may be equal to another one
+        """Return the offset of a codec in the last segment, after writing it there if necessary."""
+        if id(codec) not in self._codecs:  # one that was read from the log may be equal to another one
             equal = (offset for offset, other in self._codecs.values() if other == codec)
-            known = self._codecs[id(codec)] = next(equal, None) or self._log.append_codec(codec), codec
-        return known[0]
+            self._codecs[id(codec)] = next(equal, None) or self._log.append_codec(codec), codec
+        return self._codecs[id(codec)][0]
 
-    def _segment_to_write(self) -> SlotSegment:
-        segment = self._log.segment_to_write()
-        if segment.number != self._segment:
-            self.clear_cache()
-            self._codecs.clear()
-            self._reader.drop_cached(self._log.segments)
-            self._segment_id = np.uint64(segment.id)
-            self._segment = segment.number  # only now: whatever interrupts this, no offset of another one is cached
-        return segment
+    def _begin(self, segment: SlotSegment) -> None:
+        """Drop what is cached of other segments."""
+        self.clear_cache()
+        self._codecs.clear()
+        self._reader.drop_cached(self._log.segments)
+        self._segment_id = np.uint64(segment.id)
+        self._segment = segment.number  # only now: whatever interrupts this, no offset of another one is cached
 
     def reset(self) -> None:
         """Clear the cache after the log was truncated."""
@@ -116,31 +118,31 @@ class SlotWriter:
         :return: references, ``(n_rows, n_envs)``; none is stored if this raises
         :raises OSError: if they cannot be written
         """
-        kernels, log, segment = slot_kernels(), self._log, self._segment_to_write()
+        kernels, log = slot_kernels(), self._log
+        n_frames, places = encoder.n_frames, payloads.places
         if previous is None:
             previous = NO_ADDRESSES
+        references = np.empty(n_new.shape, REFERENCE)
         try:
-            codec = self._offset_of(encoder.codec) if encoder.is_trainable else 0
-            n_frames, places = encoder.n_frames, payloads.places
-            references = np.empty(n_new.shape, REFERENCE)
-            room, at = log.reserve()
+            nbytes = 0
             while True:
-                start = segment.next_offset
+                segment, room, at = log.reserve(nbytes)
+                if segment.number != self._segment:
+                    self._begin(segment)
+                codec = self._offset_of(encoder.codec) if encoder.is_trainable else 0
                 nbytes = kernels.append_rows(
                     previous, n_new, places, codec, n_frames, encoder.newest_first, log.checksum_nbytes, segment.bytes,
-                    segment.number, self._segment_id, start, segment.n_slots, room, at, references,
+                    segment.number, self._segment_id, segment.next_offset, segment.n_slots, room, at, references,
                 )  # fmt: skip
+                if 0 <= nbytes <= room.size - at:
+                    break
                 if nbytes == kernels.ELSEWHERE:  # a slot refers to its own segment only
                     slots = [*self._reader.load(previous)]
                     if any(slot_n_frames(slot) != n_frames for slot in slots):
                         others = {*map(slot_n_frames, slots)}
                         raise StorageError(f"items of {n_frames} frames cannot continue items of {others}")
                     previous = np.array(self._written(slots, segment, is_copy=True), REFERENCE)
-                    room, at = log.reserve()
-                elif nbytes > room.size - at:
-                    room, at = log.reserve(nbytes)
-                else:
-                    break
+                    nbytes = 0
             log.append_reserved(nbytes)
         except BaseException as error:
             self.clear_cache()
@@ -206,7 +208,7 @@ class SlotWriter:
                 slot_kernels().put_checksums(
                     data, np.append(begins - start, len(data)), start + seeds, self._segment_id
                 )
-            room, first = self._log.reserve(data.size)
+            _, room, first = self._log.reserve(data.size)
             room[first : first + data.size] = data
             segment.n_slots[0] += sum(seed > 0 for _, seed in parts)
             self._log.append_reserved(data.size, is_copy=is_copy)

@@ -275,11 +275,12 @@ class Log:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def reserve(self, nbytes: int = 0) -> tuple[NDArray[np.uint8], int]:
+    def reserve(self, nbytes: int = 0) -> tuple[Segment, NDArray[np.uint8], int]:
         """Return memory for slots and payloads that :meth:`append_reserved` writes; see :meth:`.SlotLog.reserve`."""
+        segment = self.segment_to_write()
         if max(nbytes, MIN_RESERVED_NBYTES) > self._reserved.size:
             self._reserved = np.empty(max(nbytes, MIN_RESERVED_NBYTES), np.uint8)
-        return self._reserved, 0
+        return segment, self._reserved, 0
 
     def append_reserved(self, nbytes: int, *, is_copy: bool = False) -> None:  # which logs in memory count
         """Append slots and payloads to the last segment; see :meth:`.SlotLog.append_reserved`."""
