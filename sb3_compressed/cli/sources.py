@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from sb3_compressed.buffers.mixed_checkpoint import MixedManifest, is_mixed, part_folder
+from sb3_compressed.buffers.mixed_checkpoint import is_mixed, part_folder
 from sb3_compressed.callbacks.checkpoint_folder import NEWEST, latest_checkpoint
 from sb3_compressed.cli.output import note
 from sb3_compressed.common.paths import user_path
@@ -66,8 +66,9 @@ def _require_one_buffer(path: Path) -> None:
     """Raise if a folder or checkpoint contains a distributed or a mixed buffer, which consist of several buffers."""
     for folder in (path, path / "buffer"):
         if is_mixed(folder):
-            part = part_folder(folder, MixedManifest.read(folder).first_part)
-            raise StorageError(f"{path} contains a mixed buffer; pass the folder of a part, such as {part}")
+            raise StorageError(
+                f"{path} contains a mixed buffer; pass the folder of a part, such as {part_folder(folder, 0)}"
+            )
     patterns = ("ring-*", "*/ring-*", "buffer/*/ring-*")
     rings = sorted(ring for pattern in patterns for ring in path.glob(pattern) if has_log(ring))
     if rings:
