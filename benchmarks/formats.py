@@ -7,8 +7,6 @@ each reader loads the files and returns the transitions of one epoch in batches,
 
 - Minari's reader returns whole episodes. It is measured in two ways: one episode after the other in random order, whose
   steps are shuffled, and all episodes loaded into an array in memory, from which random batches are taken.
-- Dopamine's reader loads all arrays with NumPy; that alone is measured, since Dopamine draws one batch at a time from
-  them, with replacement.
 - This package reads its folder into memory, or in place, and its ``iterate`` returns each transition once.
 
 Each of these has its own process, in which a small buffer was filled before. Measured are wall-clock times, the growth
@@ -19,7 +17,6 @@ transitions an epoch contains, and how many episodes a batch is from.
 
 from __future__ import annotations
 
-import gzip
 import os
 import shutil
 import tempfile
@@ -47,7 +44,6 @@ N_STACK, SIZE, BATCH_SIZE = 4, 84, 256
 FORMATS = {
     "minari": "Minari, stacks of frames",
     "minari frames": "Minari, single frames",
-    "dopamine": "Dopamine",
     "ours": "sb3-compressed",
 }
 MINARI_NAMES = {"minari": "stacks", "minari frames": "frames"}
@@ -55,11 +51,9 @@ READERS = {
     "minari episodes": "Minari's reader, episode by episode",
     "minari array": "Minari's reader into an array of stacks",
     "minari frames": "Minari's reader into an array of frames",
-    "dopamine": "NumPy, as Dopamine's reader",
     "ours memory": "sb3-compressed, in memory",
     "ours folder": "sb3-compressed, in the folder",
 }
-IMPORTS = {name: FORMATS[name] for name in ("minari", "dopamine")}
 Batch = tuple[Any, Any, NDArray[np.float32]]
 """Observations, next observations, rewards."""
 Epoch = Callable[[], Iterator[Batch]]
@@ -79,7 +73,7 @@ def measure(name: str, task: str, folder: str, source: str, n_frames: int) -> Me
         return _write(name, Path(folder), source, n_frames)
     _warm_up()
     if task == "import":
-        return _import(name, Path(folder), n_frames)
+        return _import(Path(folder), n_frames)
     return _read(name, Path(folder), n_frames)
 
 
@@ -94,9 +88,7 @@ def _write(name: str, folder: Path, source: str, n_frames: int) -> Measurement:
     target.parent.mkdir(parents=True, exist_ok=True)
     buffer = _filled(source, n_frames, only_newest=name == "minari frames")
     begin = time.perf_counter()
-    if name == "dopamine":
-        datasets.export_dopamine(buffer, target, progress_bar=False)
-    elif name == "ours":
+    if name == "ours":
         buffer.save_checkpoint(target)
     else:
         datasets.export_minari(buffer, f"{MINARI_NAMES[name]}/all-v0", progress_bar=False)
@@ -145,7 +137,6 @@ def _read(name: str, folder: Path, n_frames: int) -> Measurement:
         "minari episodes": _minari_episodes,
         "minari array": _minari_array,
         "minari frames": _minari_frames,
-        "dopamine": _dopamine,
         "ours memory": _ours,
         "ours folder": _ours,
     }[name]
@@ -156,14 +147,13 @@ def _read(name: str, folder: Path, n_frames: int) -> Measurement:
     begin = time.perf_counter()
     loaded, epoch = load(folder, name)
     result: Measurement = {"load": time.perf_counter() - begin, "loaded": resident_nbytes() - before}
-    if epoch is not None:
-        begin, batches = time.perf_counter(), []
-        for observations, next_observations, rewards in epoch():
-            assert len(observations) == len(next_observations) == len(rewards)
-            batches.append(rewards)
-        result["epoch"] = time.perf_counter() - begin
-        result |= _statistics(batches, folder, n_frames)
-        result["after"] = resident_nbytes() - before
+    begin, batches = time.perf_counter(), []
+    for observations, next_observations, rewards in epoch():
+        assert len(observations) == len(next_observations) == len(rewards)
+        batches.append(rewards)
+    result["epoch"] = time.perf_counter() - begin
+    result |= _statistics(batches, folder, n_frames)
+    result["after"] = resident_nbytes() - before
     result["peak"] = _peak_nbytes() - before
     del loaded
     return result
@@ -254,14 +244,6 @@ def _minari_frames(folder: Path, name: str) -> tuple[Any, Epoch]:
     return frames, epoch
 
 
-def _dopamine(folder: Path, name: str) -> tuple[Any, None]:
-    arrays = []
-    for path in (folder / name).glob("*.gz"):
-        with gzip.open(path) as file:
-            arrays.append(np.load(file))
-    return arrays, None
-
-
 def _ours(folder: Path, name: str) -> tuple[Any, Epoch]:
     from sb3_compressed import load_checkpoint
 
@@ -282,7 +264,7 @@ def _batches(order: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 # -- importing --------------------------------------------------------------------------------------------------------
 
 
-def _import(name: str, folder: Path, n_frames: int) -> Measurement:
+def _import(folder: Path, n_frames: int) -> Measurement:
     from sb3_compressed import datasets
 
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
@@ -290,10 +272,7 @@ def _import(name: str, folder: Path, n_frames: int) -> Measurement:
         before = resident_nbytes()
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         begin = time.perf_counter()
-        if name == "minari":
-            buffer = datasets.import_minari("stacks/all-v0", **options)
-        else:
-            buffer = datasets.import_dopamine(folder / name, **options)
+        buffer = datasets.import_minari("stacks/all-v0", **options)
         buffer.close()  # type: ignore[attr-defined]
         return {
             "seconds": time.perf_counter() - begin,
@@ -326,15 +305,13 @@ def tables(results: Results) -> str:
         if "load" not in found:
             continue
         memory = [_mb(found[key]) for key in ("loaded", "peak")]
-        of_epoch = ["", "", ""]
-        if "epoch" in found:
-            of_epoch = [f"{found['epoch']:.1f} s", f"{found['share']:.0%}", f"{found['episodes']:.0f}"]
+        of_epoch = [f"{found['epoch']:.1f} s", f"{found['share']:.0%}", f"{found['episodes']:.0f}"]
         rows.append([title, f"{found['load']:.2f} s", *of_epoch, *memory])
     header = ["reader", "time to load", "epoch", "transitions in it", "episodes per batch", "memory, loaded", "peak"]
     parts += [f"Loading them, and one epoch in batches of {BATCH_SIZE}:", markdown(header, rows)]
     rows = [
         [title, f"{found['seconds']:.1f} s", f"{found['frames'] / found['seconds']:,.0f}", _mb(found["peak"])]
-        for name, title in IMPORTS.items()
+        for name, title in FORMATS.items()
         if "seconds" in (found := imported.get(name, {}))
     ]
     parts += [
@@ -361,7 +338,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         jobs = [
             Job(task, name, {"task": task, "folder": folder, "source": arguments.source, "n_frames": arguments.frames})
-            for task, names in (("write", FORMATS), ("read", READERS), ("import", IMPORTS))
+            for task, names in (("write", FORMATS), ("read", READERS), ("import", ["minari"]))
             for name in names
         ]
         results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)

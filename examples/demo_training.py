@@ -111,12 +111,8 @@ def write_gif(model: DQN, path: Path) -> None:
     from PIL import Image
 
     from sb3_compressed.datasets import trajectories
-    from sb3_compressed.datasets.episode_statistics import best_episode
 
-    episodes = [*trajectories(model.replay_buffer)]  # type: ignore[arg-type]
-    best = best_episode(episodes)
-    assert best is not None, "there are transitions"
-    episode = episodes[best]
+    episode = max(trajectories(model.replay_buffer), key=lambda each: each.total_reward)  # type: ignore[arg-type]
     part = episode.part(max(len(episode) - N_FRAMES, 0), len(episode))
     images = [Image.fromarray(stack[-1]).resize(GIF_SIZE, Image.Resampling.NEAREST) for stack in part.observations]
     images[0].save(path, save_all=True, append_images=images[1:], duration=66, loop=0)

@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import polyak_update
 
 from sb3_compressed import CompressedReplayBuffer
 from sb3_compressed.datasets import export_minari, import_minari
-from sb3_compressed.evaluation import evaluate
 from sb3_compressed.warmup import warm_up
 
 DATASET = "catch/random-v0"
@@ -97,9 +97,9 @@ def main(
         Console().print(memory_table(buffer))
         env = make_vec_env(Catch, 1, seed)
         model = DQN("MlpPolicy", env, buffer_size=1, learning_rate=1e-3, gamma=0.95, device="cpu", seed=seed)
-        print("Before:", evaluate(model, env, episodes))
+        print("Before: return {:.2f} ± {:.2f}".format(*evaluate_policy(model, env, episodes)))
         learn_offline(model, buffer, epochs)
-        print("After:", evaluate(model, env, episodes))
+        print("After: return {:.2f} ± {:.2f}".format(*evaluate_policy(model, env, episodes)))
         buffer.close()
 
 

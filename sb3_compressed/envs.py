@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,6 @@ from gymnasium.envs.registration import load_env_creator
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecTransposeImage
 
-from sb3_compressed.buffers.arguments import suggest_argument
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.extras import import_extra
 from sb3_compressed.common.warning import warn_user
@@ -42,10 +40,6 @@ def make_env(env_id: str, n_envs: int = 1, *, frame_stack: int = 4, seed: int | 
     :raises TypeError: if ``n_envs`` or ``frame_stack`` is not an integer, or an argument is unknown
     :raises gymnasium.error.UnregisteredEnv: if the environment does not exist
     """
-    taken = {*inspect.signature(make_env).parameters, *inspect.signature(make_atari_env).parameters}
-    if unknown := [name for name in kwargs if name not in taken]:
-        hint = suggest_argument(unknown[0], taken)
-        raise TypeError(f"make_env() got an unexpected keyword argument {unknown[0]!r}{hint}")
     validate_integer("n_envs", n_envs, 1)
     validate_integer("frame_stack", frame_stack, 1)
     for name in ("ale_py", "cv2"):  # SB3's preprocessing scales frames with cv2

@@ -54,7 +54,7 @@ class Ring:
 
         :param count: the content of ``add_count``, if it is not the number of rows
         """
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         arrays: dict[str, NDArray[Any]] = {
             "observation": np.full((self.capacity, *self.shape), 99, np.uint8)
         }  # unwritten rows are arbitrary

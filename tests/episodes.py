@@ -12,7 +12,6 @@ from sb3_compressed.datasets import trajectories
 
 __all__ = [
     "assert_contains",
-    "assert_restored",
     "assert_same_arrays",
     "assert_same_episode",
     "assert_same_episodes",
@@ -41,27 +40,6 @@ def assert_same_episodes(ours: Any, theirs: Any) -> None:
     """Assert that two buffers contain the same episodes, bit for bit."""
     for our_episode, their_episode in zip(trajectories(ours), trajectories(theirs), strict=True):
         assert_same_episode(our_episode, their_episode)
-
-
-def assert_restored(ours: Any, theirs: Any) -> None:
-    """Assert that imported episodes equal exported ones, but for the observation after a termination.
-
-    Dopamine's format lacks it, and an unfinished episode is imported as truncated.
-    """
-
-    def without_last(observations: Any) -> Any:
-        return {key: part[:-1] for key, part in parts_of(observations).items()}
-
-    for our_episode, their_episode in zip(trajectories(ours), trajectories(theirs), strict=True):
-        pair = our_episode.observations, their_episode.observations
-        if their_episode.terminations[-1]:
-            pair = without_last(pair[0]), without_last(pair[1])
-            assert_same_arrays(our_episode.truncations, their_episode.truncations)
-        else:
-            assert our_episode.truncations[-1]
-        assert_same_arrays(*pair)
-        for name in ("actions", "rewards", "terminations"):
-            assert_same_arrays(getattr(our_episode, name), getattr(their_episode, name))
 
 
 def parts_of(observations: Any, name: str = "observation") -> dict[str, Any]:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
+from dopamine_ring import Ring
 from fork_server import fork_executables
 from stable_baselines3 import DQN
 from support import atari_env
@@ -47,6 +49,10 @@ def test_code_block_of_the_documentation_runs(
     if name in USES_RAY:
         monkeypatch.setattr(sys, "executable", sys.executable)  # restored after the test
         fork_executables()  # Ray, which the first of these blocks starts, starts its workers with them
+    if "import_dopamine" in block:
+        ring = Ring(100)
+        ring.play(50, np.random.default_rng(0))
+        ring.save(tmp_path / "Pong" / "1" / "replay_logs", 0)
     env = atari_env("Pong", 1)
     is_complete = name.startswith(("README", "docs/index"))  # what a new user pastes first defines everything
     namespace: dict[str, Any] = {} if is_complete else {"env": env}

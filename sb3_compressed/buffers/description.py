@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from stable_baselines3.common.buffers import ReplayBuffer
-
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.buffers.memory_statistics import statistics_of
+from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.codecs import TrainableCodec
-from sb3_compressed.persistence.buffer_state import OBSERVATIONS, is_observation, named_arrays
+from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
 from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.samplers.config import sampler_to_config
 
@@ -20,8 +18,8 @@ __all__ = ["describe"]
 N_BINS = 20
 
 
-def describe(buffer: ReplayBuffer) -> dict[str, Any]:
-    """Describe a replay buffer, of this package or SB3's own, for JSON.
+def describe(buffer: CompressedReplay) -> dict[str, Any]:
+    """Describe a replay buffer for JSON.
 
     Takes constant time, and decodes nothing; see :func:`~sb3_compressed.buffer_statistics`.
 
@@ -39,20 +37,11 @@ def describe(buffer: ReplayBuffer) -> dict[str, Any]:
     """
     n_slots = buffer.buffer_size * buffer.n_envs
     arrays = named_arrays(buffer)
-    payload: float | None
-    memory: int
-    if isinstance(buffer, CompressedBuffer):
-        raw = buffer.raw_observations_nbytes / max(n_slots, 1)
-        statistics = statistics_of(buffer)
-        payload = statistics.payload_nbytes_per_transition
-        memory, sb3_memory = statistics.loaded_memory_nbytes, statistics.raw_memory_nbytes
-    else:
-        observations = (array for name, array in arrays.items() if name.partition("/")[0] in OBSERVATIONS)
-        raw = payload = sum(array.nbytes for array in observations) / n_slots
-        memory = sb3_memory = round(sum(array.nbytes for array in arrays.values()) * buffer.size() / buffer.buffer_size)
-    if not buffer.size():
-        payload = None
-    sampler = getattr(buffer, "sampler", None)
+    raw = buffer.raw_observations_nbytes / max(n_slots, 1)
+    statistics = statistics_of(buffer)
+    payload = statistics.payload_nbytes_per_transition if buffer.size() else None
+    memory, sb3_memory = statistics.loaded_memory_nbytes, statistics.raw_memory_nbytes
+    sampler = buffer.sampler
     description = {
         "class": type(buffer).__name__,
         "observation_space": str(buffer.observation_space),

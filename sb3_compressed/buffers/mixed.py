@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,7 @@ from stable_baselines3.common.utils import get_device
 
 from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.arguments import warn_of_prefetch
-from sb3_compressed.buffers.mixed_checkpoint import MixedManifest, new_parts, part_folder
+from sb3_compressed.buffers.mixed_checkpoint import new_checkpoint, part_folder, read_manifest, write_manifest
 from sb3_compressed.buffers.mixed_source import MixedSource
 from sb3_compressed.buffers.n_step import CompressedNStepReplayBuffer
 from sb3_compressed.buffers.replay import (
@@ -27,13 +27,11 @@ from sb3_compressed.buffers.replay import (
     CompressedReplay,
     CompressedReplayBuffer,
 )
-from sb3_compressed.buffers.sequences import SequenceSamples
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.errors import BufferNotReady, CorruptStorage, StorageError
-from sb3_compressed.samplers.config import sampler_to_config
 from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.td_errors import validated_td_errors
 
@@ -52,16 +50,17 @@ COMMON = {
 }  # fmt: skip
 #: Attributes of the online buffer with which demonstrations are opened, if its class takes them.
 OF_DEMONSTRATIONS = "device", "num_threads", "output_dtype", "normalize_images", "n_steps", "gamma", "env"
+#: Arguments of :meth:`MixedReplayBuffer.from_checkpoint` that are those of the online buffer.
+OF_ONLINE_ALONE = "buffer_size", "sampler"
 #: Attributes and methods that are those of the online buffer.
 OF_ONLINE = (
     # of SB3's buffers
-    "buffer_size", "observation_space", "action_space", "obs_shape", "action_dim", "n_envs", "pos", "full",
-    "observations", "next_observations", "actions", "rewards", "dones", "timeouts", "optimize_memory_usage",
-    "handle_timeout_termination", "n_steps", "gamma",
+    "size", "extend", "reset", "buffer_size", "observation_space", "action_space", "obs_shape", "action_dim", "n_envs",
+    "pos", "full", "observations", "next_observations", "actions", "rewards", "dones", "timeouts",
+    "optimize_memory_usage", "handle_timeout_termination", "n_steps", "gamma",
     # of compressed buffers
-    "compression_method", "sampler", "output_dtype", "normalize_images", "num_threads", "given_arguments",
-    "observations_nbytes", "raw_observations_nbytes", "is_in_memory", "folder", "repair_report", "flush", "refresh",
-    "joint_commit", "take_over",
+    "sampler", "n_skipped_updates", "output_dtype", "normalize_images", "num_threads", "folder", "flush",
+    "observations_nbytes", "raw_observations_nbytes",
 )  # fmt: skip
 
 
@@ -98,9 +97,9 @@ class MixedReplayBuffer(ReplayBuffer):
     also have ``weights``, which are 1 for rows of the others, and ``indices`` for :meth:`update_priorities`.
 
     The attributes and methods of a replay buffer, such as ``size()``, ``pos`` and ``rewards``, are those of the online
-    buffer; :attr:`online` has all others. Checkpoints and pickles, and so ``save_replay_buffer``, contain the weights
-    and all buffers but demonstrations that are read in place, of which pickles contain the paths. Their priorities
-    begin anew.
+    buffer; :attr:`online` has all others, such as ``iterate`` and ``sample_sequences``. Checkpoints and pickles, and so
+    ``save_replay_buffer``, contain the weights and all buffers but demonstrations that are read in place, of which
+    pickles contain the paths. Their priorities begin anew.
 
     :param buffer_size: number of transitions of the online buffer
     :param observation_space: observation space of all buffers
@@ -111,7 +110,6 @@ class MixedReplayBuffer(ReplayBuffer):
     :param share: the part of each batch that is from the demonstrations, one number for each folder
     :param buffer_class: class of the online buffer and the demonstrations; by default the compressed one for the space,
         with n-step returns if ``n_steps`` is passed
-    :param prefetch: deprecated, has no effect
     :param kwargs: arguments of the online buffer
     :raises ValueError: if shares, spaces, n-step returns or output formats do not fit each other
     :raises TypeError: if a demonstration is not a folder
@@ -129,7 +127,6 @@ class MixedReplayBuffer(ReplayBuffer):
         demonstrations: Folder | Sequence[Folder],
         share: float | Sequence[float] = 0.25,
         buffer_class: type[ReplayBuffer] | None = None,
-        prefetch: int = 0,
         **kwargs: Any,
     ) -> None:
         folders = _listed(demonstrations)
@@ -141,12 +138,7 @@ class MixedReplayBuffer(ReplayBuffer):
                     "MixedReplayBuffer.from_buffers([online, demonstrations], weights=...)"
                 )
         shares = [share] if isinstance(share, float | int) else [*share]
-        is_valid = all(0 < each <= 1 for each in shares) and sum(shares) <= 1
-        if not (folders and len(shares) == len(folders) and is_valid):
-            raise ValueError(
-                f"share must be a number between 0 and 1 for each of the {len(folders)} folders of demonstrations, and "
-                f"at most 1 in total, got {share}"
-            )
+        weights = _normalized([1 - sum(shares), *shares], 1 + len(folders))
         if buffer_class is None:
             if isinstance(observation_space, spaces.Dict):
                 buffer_class = CompressedDictReplayBuffer
@@ -154,8 +146,7 @@ class MixedReplayBuffer(ReplayBuffer):
                 buffer_class = CompressedNStepReplayBuffer if "n_steps" in kwargs else CompressedReplayBuffer
         online = buffer_class(buffer_size, observation_space, action_space, device=device, n_envs=n_envs, **kwargs)
         others = [_read_in_place(folder, online) for folder in folders]
-        self._mix([online, *others], [1 - sum(shares), *shares])
-        warn_of_prefetch(prefetch)
+        self._mix([online, *others], weights)
 
     @classmethod
     def from_buffers(
@@ -198,8 +189,7 @@ class MixedReplayBuffer(ReplayBuffer):
 
         :raises ValueError: if they are not one number for each buffer, negative, or all 0
         """
-        weights: NDArray[np.float64] = self._weights.copy()
-        return weights
+        return np.array(self._weights)
 
     @weights.setter
     def weights(self, weights: Sequence[float] | NDArray[np.float64]) -> None:
@@ -207,14 +197,8 @@ class MixedReplayBuffer(ReplayBuffer):
 
     @property
     def online(self) -> ReplayBuffer:
-        """The buffer that transitions are added to. Another one can be assigned, for example one that was loaded."""
+        """The buffer that transitions are added to."""
         return self._buffers[0]
-
-    @online.setter
-    def online(self, buffer: ReplayBuffer) -> None:
-        _validate_buffers([buffer, *self.buffers[1:]])
-        buffer.device = self.device
-        self._buffers[0] = buffer
 
     @property
     def device(self) -> th.device:
@@ -232,29 +216,15 @@ class MixedReplayBuffer(ReplayBuffer):
 
     # -- SB3's interface -------------------------------------------------------------------------------------
 
-    def size(self) -> int:
-        """Return the number of rows in the online buffer."""
-        return self.online.size()
-
     def add(self, *args: Any, **kwargs: Any) -> None:
         """Add a transition of every environment to the online buffer."""
         self.online.add(*args, **kwargs)
-
-    def extend(
-        self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any = None, **options: Any
-    ) -> None:
-        """Add many steps of every environment to the online buffer, with the arguments of its own ``extend``."""
-        self.online.extend(obs, next_obs, action, reward, done, infos, **options)
 
     def __repr__(self) -> str:
         if "_buffers" not in vars(self):  # its construction has failed
             return object.__repr__(self)
         weights = ", ".join(f"{weight:g}" for weight in self._weights)
         return f"<{type(self).__name__}: {weights} of each batch from {', '.join(map(repr, self.buffers))}>"
-
-    def reset(self) -> None:
-        """Remove all transitions of the online buffer."""
-        self.online.reset()
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch from all buffers.
@@ -266,27 +236,20 @@ class MixedReplayBuffer(ReplayBuffer):
         :raises ValueError: if ``batch_size`` is negative
         :raises TypeError: if it is not an integer
         """
-        parts = {number: self._buffers[number].sample(n, env=env) for number, n in self._counts(batch_size).items()}
-        return self._mixed_samples(parts)
-
-    def sample_sequences(self, *args: Any, **kwargs: Any) -> SequenceSamples:
-        """Sample sequences from the online buffer; see :meth:`.CompressedReplay.sample_sequences`."""
-        online: Any = self.online
-        samples: SequenceSamples = self._with_own_indices(online.sample_sequences(*args, **kwargs))
-        return samples
-
-    def iterate(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Iterate over the transitions of the online buffer; see :meth:`.CompressedReplay.iterate`."""
-        online: Any = self.online
-        return map(self._with_own_indices, online.iterate(*args, **kwargs))
-
-    def _with_own_indices(self, samples: Any) -> Any:
-        """Return a batch of the online buffer with indices for :meth:`update_priorities` of this one."""
-        return samples._replace(indices=samples.indices * len(self._buffers)) if self._has_samplers else samples
-
-    @property
-    def _has_samplers(self) -> bool:
-        return any(getattr(buffer, "sampler", None) is not None for buffer in self.buffers)
+        has_samplers = any(getattr(buffer, "sampler", None) is not None for buffer in self.buffers)
+        parts: list[dict[str, Any]] = []
+        for number, n in self._counts(batch_size).items():
+            samples: Any = self._buffers[number].sample(n, env=env)
+            part = samples._asdict()
+            weights, indices = part.pop("weights", None), part.pop("indices", None)
+            part["sources"] = np.full(n, number, dtype=np.int64)
+            if has_samplers:  # in all batches, also those without rows of such a buffer
+                no_priorities = np.full(n, NO_PRIORITY, dtype=np.int64)
+                part["weights"] = th.ones_like(samples.rewards, dtype=th.float32) if weights is None else weights
+                part["indices"] = no_priorities if indices is None else indices * len(self._buffers) + number
+            parts.append(part)
+        mixed = {name: self._concatenated([part[name] for part in parts]) for name in parts[0]}
+        return _samples_type(tuple(mixed))(**mixed)
 
     def _counts(self, batch_size: int) -> dict[int, int]:
         """Return how many rows of a batch are from each buffer that it is from, by the number of the buffer."""
@@ -306,35 +269,12 @@ class MixedReplayBuffer(ReplayBuffer):
         counts = dict(enumerate(np.diff(ends, prepend=0).tolist()))
         return {number: n for number, n in counts.items() if n} or {0: 0}
 
-    def _mixed_samples(self, by_number: dict[int, Any]) -> Any:
-        """Return the batch of several buffers.
-
-        :param by_number: what was sampled from each buffer, by its number
-        """
-        parts = [*by_number.values()]
-        lengths = [len(part.actions) for part in parts]
-        names = [name for name in parts[0]._fields if name not in ("weights", "indices")]  # SB3's fields
-        mixed = {name: self._concatenated([getattr(part, name) for part in parts]) for name in names}
-        mixed["sources"] = np.repeat(np.array([*by_number], dtype=np.int64), lengths)
-        # In all batches, also those without rows of such a buffer.
-        if self._has_samplers:
-            indices = [
-                part.indices * len(self._buffers) + number
-                if hasattr(part, "indices")
-                else np.full(length, NO_PRIORITY, dtype=np.int64)
-                for (number, part), length in zip(by_number.items(), lengths, strict=True)
-            ]
-            weights = [
-                part.weights if hasattr(part, "weights") else th.ones_like(part.rewards, dtype=th.float32)
-                for part in parts
-            ]
-            mixed |= {"weights": self._concatenated(weights), "indices": np.concatenate(indices)}
-        return _samples_type(tuple(mixed))(**mixed)
-
     def _concatenated(self, parts: list[Any]) -> Any:
         """Return one field of the batches of several buffers."""
         if parts[0] is None or len(parts) == 1:
             return parts[0]
+        if isinstance(parts[0], np.ndarray):
+            return np.concatenate(parts)
         return tree_map(lambda *tensors: th.cat([tensor.to(self.device) for tensor in tensors]), *parts)
 
     def update_priorities(self, indices: ArrayLike, td_errors: ArrayLike | th.Tensor) -> int:
@@ -363,56 +303,45 @@ class MixedReplayBuffer(ReplayBuffer):
                 buffer._bound_sampler.validated_update(buffer, *update)
         return sum(buffer.update_priorities(*update) for buffer, *update in updates)
 
-    @property
-    def n_skipped_updates(self) -> int:
-        """How many updates were skipped since their transitions were overwritten."""
-        return sum(getattr(buffer, "n_skipped_updates", 0) for buffer in self.buffers)
-
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def save_checkpoint(self, folder: Folder, *, overwrite: bool = False) -> None:
-        """Save the weights and all buffers to a folder.
+        """Save the weights and all buffers to a new folder.
 
         Demonstrations that are read in place are not copied. Each save writes everything, unlike those of
-        :class:`~sb3_compressed.BufferCheckpointCallback`.
+        :class:`~sb3_compressed.BufferCheckpointCallback`. Until it is complete, the folder is named
+        ``<folder>.unfinished``.
 
         :param folder: a new or empty folder
-        :param overwrite: whether to replace a mixed buffer in the folder, which stays until the new one is complete
-        :raises StorageError: if a buffer cannot be saved, see :meth:`saved_buffers`, or the folder may not be replaced
-        :raises OSError: if it cannot be written; what the folder contained can still be loaded
+        :param overwrite: has no effect: no other folder is replaced
+        :raises StorageError: if a buffer cannot be saved, see :meth:`saved_buffers`, or the folder is not empty
+        :raises OSError: if it cannot be written
         """
-        path = user_path(folder).absolute()
-        for own in (each.resolve() for buffer in self._buffers if (each := getattr(buffer, "folder", None))):
-            if path.resolve() in (own, *own.parents):
-                raise StorageError(f"{path} contains {own}, the folder of a buffer: save to another folder")
         saved = self.saved_buffers()
-        with new_parts(path, len(self._buffers), overwrite=overwrite) as first:
+        with new_checkpoint(user_path(folder).absolute()) as unfinished:
             for number, buffer in saved.items():
-                buffer.save_checkpoint(part_folder(path, first + number), overwrite=True)  # as after a failed save
-            self.write_manifest(path, first)
+                buffer.save_checkpoint(part_folder(unfinished, number), overwrite=True)  # as after a failed save
+            self.write_manifest(unfinished)
 
-    def write_manifest(self, folder: Path, first_part: int = 0) -> None:
+    def write_manifest(self, folder: Path) -> None:
         """Complete a checkpoint that has a part for each of :meth:`saved_buffers`."""
         saved = self.saved_buffers()
         classes = [type(saved[number]).__name__ if number in saved else None for number in range(len(self._buffers))]
-        MixedManifest(self._weights.tolist(), classes, first_part).write(folder)
+        write_manifest(folder, self._weights.tolist(), classes)
 
     def saved_buffers(self) -> dict[int, CompressedReplay]:
         """Return the buffers that checkpoints contain, by number: all but demonstrations that are read in place.
 
-        :raises StorageError: if one could not be loaded: one of SB3's or your own class, a distributed one, or one
-            besides the online buffer that has a sampler of your own class
+        :raises StorageError: if one could not be loaded: one of SB3's or your own class, or a distributed one
         """
         buffers: list[Any] = self._buffers
         found = {number: buffer for number, buffer in enumerate(buffers) if self._read_from(buffer) is None}
         for number, buffer in found.items():
             if not any(type(buffer) is getattr(replay, name) for name in CLASSES):
-                kind = f"a {type(buffer).__name__}, which is no local replay buffer of this package"
-            elif number and buffer.sampler is not None and "class" in sampler_to_config(buffer.sampler):
-                kind = f"one with a {type(buffer.sampler).__name__}, which is no sampler of this package"
-            else:
-                continue
-            raise StorageError(f"a mixed buffer cannot be saved if buffer {number} is {kind}")
+                raise StorageError(
+                    f"a mixed buffer cannot be saved if buffer {number} is a {type(buffer).__name__}, which is no "
+                    "local replay buffer of this package"
+                )
         return found
 
     def _read_from(self, buffer: Any) -> Path | None:
@@ -426,19 +355,15 @@ class MixedReplayBuffer(ReplayBuffer):
         folder: Folder,
         *,
         demonstrations: Folder | Sequence[Folder] = (),
-        buffer_size: int | None = None,
-        sampler: Any = None,
         **kwargs: Any,
     ) -> MixedReplayBuffer:
         """Load the buffers in a folder.
 
         :param demonstrations: folders of the demonstrations that were read in place, in the same order; their
             priorities begin anew
-        :param buffer_size: number of transitions of the online buffer, ``None`` for that of the saved one
-        :param sampler: a sampler of your own class, of the online buffer and the demonstrations; ``None`` for that of
-            the saved buffer
-        :param kwargs: other arguments of all buffers that override the stored ones, such as ``device``; ``env`` of
-            hindsight replay; ``repair=True`` as in :func:`~sb3_compressed.load_checkpoint`
+        :param kwargs: arguments that override the stored ones: ``buffer_size`` and ``sampler`` those of the online
+            buffer, all others, such as ``device``, those of all buffers; ``env`` of hindsight replay; ``repair=True``
+            as in :func:`~sb3_compressed.load_checkpoint`
         :raises ValueError: if the number of demonstrations is wrong, or they do not fit the other buffers
         :raises StorageError: if the folder contains no complete checkpoint of a mixed buffer
         :raises CorruptStorage: if a file is damaged
@@ -446,24 +371,21 @@ class MixedReplayBuffer(ReplayBuffer):
         if kwargs.get("follow"):
             raise StorageError(f"{folder} contains a mixed buffer, which cannot be followed; follow one of its parts")
         path = user_path(folder).absolute()
-        manifest = MixedManifest.read(path)
+        weights, classes = read_manifest(path)
         folders = _listed(demonstrations)
-        if len(folders) != manifest.classes.count(None):
+        if len(folders) != classes.count(None):
             raise ValueError(
-                f"{path} was saved with {manifest.classes.count(None)} folders of demonstrations that are read in "
-                f"place, pass them as demonstrations=; got {len(folders)}"
+                f"{path} was saved with {classes.count(None)} folders of demonstrations that are read in place, pass "
+                f"them as demonstrations=; got {len(folders)}"
             )
-        given = {**kwargs, "buffer_size": buffer_size}
-        if sampler is not None:
-            given["sampler"] = sampler
         buffers: list[ReplayBuffer] = []
-        for number, name in enumerate(manifest.classes, manifest.first_part):
+        for number, name in enumerate(classes):
             if name is None:
                 buffers.append(_read_in_place(folders.pop(0), buffers[0]))
             else:
-                buffers.append(_loaded(part_folder(path, number), name, given))
-            given = kwargs  # of all but the online buffer
-        return cls.from_buffers(buffers, manifest.weights)
+                buffers.append(_loaded(part_folder(path, number), name, kwargs))
+            kwargs = {key: value for key, value in kwargs.items() if key not in OF_ONLINE_ALONE}
+        return cls.from_buffers(buffers, weights)
 
     def close(self) -> None:
         """Flush and close the folders of all buffers."""
@@ -476,18 +398,16 @@ class MixedReplayBuffer(ReplayBuffer):
         return MethodTimer(self, "add"), MethodTimer(self, "sample")
 
     def __getstate__(self) -> dict[str, Any]:
-        folders = [*map(self._read_from, self._buffers)]
         sources = [
-            MixedSource(buffer) if folder is None else MixedSource(folder=folder)
-            for buffer, folder in zip(self._buffers, folders, strict=True)
+            MixedSource(buffer) if (folder := self._read_from(buffer)) is None else MixedSource(folder=folder)
+            for buffer in self._buffers
         ]
         return {"_sources": sources, "_weights": self._weights}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         buffers: list[ReplayBuffer] = []
         for source in state["_sources"]:
-            is_saved = source.folder is None
-            buffers.append(source.buffer if is_saved else _read_in_place(source.folder, buffers[0]))
+            buffers.append(source.buffer if source.folder is None else _read_in_place(source.folder, buffers[0]))
         self._mix(buffers, state["_weights"])
 
 
@@ -511,9 +431,11 @@ def _normalized(weights: Sequence[float] | NDArray[np.float64], n_buffers: int) 
     """
     relative = np.array([*weights], dtype=np.float64)
     if relative.shape != (n_buffers,) or not 0 < relative.sum() < np.inf or (relative < 0).any():
-        raise ValueError(f"weights must be {n_buffers} numbers, none negative and not all 0, got {weights}")
-    normalized: NDArray[np.float64] = relative / relative.sum()
-    return normalized
+        raise ValueError(
+            f"weights of the online buffer and of the others, their shares, must be {n_buffers} numbers, none negative "
+            f"and not all 0, got {weights}"
+        )
+    return np.asarray(relative / relative.sum())
 
 
 def _validate_buffers(buffers: Sequence[ReplayBuffer]) -> None:
@@ -539,8 +461,7 @@ def _can_be_sampled(buffer: ReplayBuffer) -> bool:
 
 
 def _has_priorities(buffer: ReplayBuffer) -> bool:
-    sampler = getattr(buffer, "sampler", None)
-    return sampler is not None and sampler.has_priorities
+    return getattr(getattr(buffer, "sampler", None), "has_priorities", False)
 
 
 @cache

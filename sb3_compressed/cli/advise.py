@@ -85,6 +85,9 @@ def advise(
             note(f"{env_id} is an Atari game: using make_atari_env and frame stacking (--wrapper none disables both)")
         if atari and spec.kwargs.get("frameskip", 1) != 1:
             note(f"{env_id} skips frames itself, and make_atari_env skips more: use a NoFrameskip-v4 environment")
+        stack.enter_context(warnings.catch_warnings())
+        # The note above and the table show the same as these warnings.
+        warnings.filterwarnings("ignore", ".*(skips frames|memory)", UserWarning)
         n_stack = frame_stack or (4 if atari else 1)
         env = stack.enter_context(closing(make_env(env_id, n_envs, atari=atari, n_stack=n_stack)))
         result: dict[str, Any] = {
@@ -102,8 +105,6 @@ def advise(
         }
         stack.callback(th.set_num_threads, th.get_num_threads())
         th.set_num_threads(1)  # several would wait for each other on a busy machine to copy a batch
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", ".*memory", UserWarning)  # the table shows which buffers are too large
         progress = stack.enter_context(progress_bar())
         task = progress.add_task(env_id, total=2 * n_rows)
         size, is_rollout = n_steps or buffer_size, n_steps is not None

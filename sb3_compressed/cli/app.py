@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import typer
 
 from sb3_compressed import __version__
-from sb3_compressed.cli import advise, export, import_, inspect, play, verify
+from sb3_compressed.cli import advise, inspect, verify
 from sb3_compressed.cli.output import note
 
 __all__ = ["app", "run"]
@@ -26,9 +26,6 @@ app = typer.Typer(
 app.command()(advise.advise)
 app.command()(inspect.inspect)
 app.command()(verify.verify)
-app.command()(export.export)
-app.command("import")(import_.import_)
-app.command()(play.play)
 
 
 def _show_version(requested: bool) -> None:
@@ -51,7 +48,4 @@ def run(arguments: Sequence[str] | None = None) -> None:
         app(None if arguments is None else list(arguments))
     except (ValueError, OSError, ImportError) as error:  # user errors; anything else is a bug and gets its traceback
         note(f"Error: {error}")
-        sys.exit(1)
-    except MemoryError as error:  # such as a GIF of 10**9 frames
-        note(f"Error: not enough memory: {error}")
         sys.exit(1)

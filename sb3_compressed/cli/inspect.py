@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import typer
 
 from sb3_compressed.cli.output import Json, format_nbytes, named_lines, print_result
-from sb3_compressed.cli.sources import BufferSource, SourcePath, Unpickle, find_source, open_source
+from sb3_compressed.cli.sources import BufferSource, SourcePath, find_source
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.files import nbytes_on_disk
 from sb3_compressed.storage.lock import FolderLock
@@ -20,57 +21,52 @@ __all__ = ["inspect"]
 BARS = " ▁▂▃▄▅▆▇█"
 
 
-def inspect(path: SourcePath, unpickle: Unpickle = False, as_json: Json = False) -> None:
+def inspect(path: SourcePath, as_json: Json = False) -> None:
     """Describe a stored buffer: class, spaces, codec, size, episodes; exit with 1 if it is damaged.
 
     Takes about the same time for a buffer of any size.
-    Of a pickle it shows only the size unless --unpickle is given.
 
     Memory is that of the loaded buffer: payloads, slots, references, trained
     state, actions, rewards and flags. Each process takes about 100 MB besides.
     """
     source = find_source(path)
-    result: dict[str, Any] = {"path": source.path, "kind": "pickle" if source.is_pickle else "folder"}
+    result: dict[str, Any] = {"path": source.path}
     if source.checkpoint is not None:
         result["checkpoint"] = source.checkpoint
-    is_opened = unpickle or not source.is_pickle
     damage = None
     try:
-        result |= _description(source) if is_opened else {}
+        result |= _description(source)
     except (CorruptStorage, CorruptPayload) as error:
         damage = str(error)
     result["disk_bytes"] = nbytes_on_disk(source.path)
-    if not source.is_pickle:
-        result["health"] = {
-            "opens": damage is None,
-            "damage": damage,
-            "is_written_to": FolderLock.is_locked(source.path),
-            "unfinished": unfinished_segments(source.path),
-        }
-    texts = named_lines([*_lines(result)])
-    hint = [] if is_opened else ["Unpickling can run any code. If you trust the file, --unpickle shows its content."]
-    print_result(result, *texts, *hint, as_json=as_json)
+    result["health"] = {
+        "opens": damage is None,
+        "damage": damage,
+        "is_written_to": FolderLock.is_locked(source.path),
+        "unfinished": unfinished_segments(source.path),
+    }
+    print_result(result, *named_lines([*_lines(result)]), as_json=as_json)
     if damage:
         raise typer.Exit(1)
 
 
 def _description(source: BufferSource) -> dict[str, Any]:
     from sb3_compressed.buffers.description import describe
+    from sb3_compressed.buffers.loading import open_to_read
     from sb3_compressed.datasets.episode_statistics import episode_statistics
     from sb3_compressed.datasets.trajectory import trajectories
 
-    with open_source(source, unpickle=True) as buffer:
+    with closing(open_to_read(source.path)) as buffer:
         return {**describe(buffer), "episodes": episode_statistics([*trajectories(buffer)])}
 
 
 def _lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each line."""
-    yield result["kind"], str(result["path"])
+    yield "folder", str(result["path"])
     if "class" in result:
         yield from _buffer_lines(result)
     yield "on disk", format_nbytes(result["disk_bytes"])
-    if "health" in result:
-        yield "health", _format_health(result)
+    yield "health", _format_health(result)
 
 
 def _buffer_lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -108,8 +104,6 @@ def _episode_lines(episodes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("lengths", "returns"):
         if spread := episodes[name]:
             yield name, f"{spread['min']:g} to {spread['max']:g}, median {spread['median']:g}"
-    if episodes["best"] is not None:
-        yield "best episode", f"{episodes['best']}"
 
 
 def _priority_lines(priorities: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from sb3_compressed.cli.output import Json, print_result, progress_bar
-from sb3_compressed.cli.sources import FolderPath, find_source
-from sb3_compressed.errors import StorageError
+from sb3_compressed.cli.sources import SourcePath, find_source
 
 __all__ = ["verify"]
 
@@ -18,7 +17,7 @@ MAX_LISTED = 5
 
 
 def verify(
-    path: FolderPath,
+    path: SourcePath,
     verbose: Annotated[bool, typer.Option("--verbose", help="List every damaged part.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -26,8 +25,6 @@ def verify(
     from sb3_compressed.storage import verify as find_damage
 
     source = find_source(path)
-    if source.is_pickle:
-        raise StorageError(f"{source.path} is a pickle, which has no checksums to verify")
     with progress_bar() as bar:
         task = bar.add_task("verifying", total=100)
         problems = find_damage(source.path, progress=lambda share: bar.update(task, completed=100 * share))

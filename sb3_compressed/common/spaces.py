@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from sb3_compressed.errors import ObservationSpaceError
 
-__all__ = ["Key", "space_dtype", "space_parts", "space_shape", "unbounded_space"]
+__all__ = ["Key", "space_dtype", "space_parts", "space_shape"]
 
 Key = str | None
 """A key of Dict observations; ``None`` for observations that are one array."""
@@ -41,14 +41,3 @@ def space_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:
     if space.dtype is None:
         raise ValueError(f"observations of {space} have no dtype")
     return np.dtype(space.dtype)
-
-
-def unbounded_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box:
-    """Return a space for arrays of which nothing else is known."""
-    kind: Any = dtype.type
-    if dtype.kind == "b":
-        return spaces.Box(0, 1, shape, kind)
-    if dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, shape, kind)
-    limits = np.iinfo(dtype)
-    return spaces.Box(int(limits.min), int(limits.max), shape, kind)

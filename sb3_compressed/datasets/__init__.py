@@ -6,13 +6,11 @@ from sb3_compressed.common.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from sb3_compressed.datasets.dopamine import import_dopamine
-    from sb3_compressed.datasets.dopamine_export import export_dopamine
     from sb3_compressed.datasets.minari import export_minari, import_minari
     from sb3_compressed.datasets.trajectory import Trajectory, trajectories
 
 __all__ = [
     "Trajectory",
-    "export_dopamine",
     "export_minari",
     "import_dopamine",
     "import_minari",
@@ -22,5 +20,5 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     __all__,
-    ("trajectory", "minari", "dopamine", "dopamine_export"),
+    ("trajectory", "minari", "dopamine"),
 )

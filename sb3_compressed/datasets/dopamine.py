@@ -57,23 +57,23 @@ def import_dopamine(
       ``frame_stack - 1`` after the gap, one before. The last transition before a gap, and the last one of all, is
       stored as truncated by a time limit, so that n-step returns do not continue across it.
 
+    >>> import gzip
     >>> import tempfile
     >>> import numpy as np
-    >>> from gymnasium import spaces
-    >>> from sb3_compressed import CompressedReplayBuffer
-    >>> from sb3_compressed.datasets import export_dopamine, import_dopamine
-    >>> buffer = CompressedReplayBuffer(
-    ...     100, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
-    ... )
-    >>> frames = np.zeros((15, 84, 84), np.uint8)
-    >>> for step in range(10):
-    ...     stacks = frames[None, step : step + 4], frames[None, step + 1 : step + 5]
-    ...     buffer.add(*stacks, np.array([5]), np.array([1.0]), np.array([step == 4]), [{}])
+    >>> from sb3_compressed.datasets import import_dopamine
+    >>> rows = {
+    ...     "observation": np.ones((10, 84, 84), np.uint8),
+    ...     "action": np.full(10, 5, np.int32),
+    ...     "reward": np.ones(10, np.float32),
+    ...     "terminal": np.arange(10) % 5 == 4,
+    ... }
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     numbers = export_dopamine(buffer, folder, progress_bar=False)
-    ...     imported = import_dopamine(folder, progress_bar=False)
-    >>> numbers, imported.size(), imported.action_space
-    ([0], 10, Discrete(6))
+    ...     for name, values in rows.items():
+    ...         with gzip.open(f"{folder}/$store$_{name}_ckpt.0.gz", "wb") as file:
+    ...             np.save(file, values)
+    ...     buffer = import_dopamine(folder, progress_bar=False)
+    >>> buffer.size(), buffer.observation_space.shape, buffer.action_space
+    (7, (4, 84, 84), Discrete(6))
 
     :param folder: the folder with the files, all of one run
     :param buffer: a buffer of one environment; ``None`` for a new :class:`~sb3_compressed.CompressedReplayBuffer` with

@@ -1,10 +1,9 @@
-"""Files of Dopamine's replay buffer, which the DQN Replay data set consists of, read and written in pieces.
+"""Files of Dopamine's replay buffer, which the DQN Replay data set consists of, read in pieces.
 
 A checkpoint N of a buffer of ``n_rows`` rows consists of gzip-compressed ``.npy`` files, one for each array:
 ``$store$_observation_ckpt.N.gz`` with single frames ``(n_rows, height, width)``, ``$store$_action_ckpt.N.gz``,
 ``$store$_reward_ckpt.N.gz`` and ``$store$_terminal_ckpt.N.gz``, each ``(n_rows,)``, and ``add_count_ckpt.N.gz``, the
-number of rows that were ever added, from which the position in the ring follows. ``invalid_range_ckpt.N.gz`` lists rows
-around that position; it is read only to verify that it contains the position.
+number of rows that were ever added, from which the position in the ring follows. The other files are not read.
 
 Source: ``OutOfGraphReplayBuffer`` in https://github.com/google/dopamine,
 ``dopamine/replay_memory/circular_replay_buffer.py``.
@@ -12,10 +11,9 @@ Source: ``OutOfGraphReplayBuffer`` in https://github.com/google/dopamine,
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,23 +22,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from isal import igzip, isal_zlib
 from numpy.lib import format as npy
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Checkpoint", "NpyReader", "checkpoint_numbers", "checkpoint_path", "npy_writer", "open_checkpoint"]
+__all__ = ["Checkpoint", "NpyReader", "checkpoint_numbers", "checkpoint_path", "open_checkpoint"]
 
 #: Arrays with one element for each row, with the kinds of their dtypes.
 STORED = {"observation": "u", "action": "iu", "reward": "f", "terminal": "bu"}
 #: No training adds as many rows. A larger count is damaged, and would select rows that were never written.
 MAX_ADD_COUNT = 1 << 48
-#: A file has at most as many integers; ``invalid_range`` has one for each frame of an observation and step of a return.
-MAX_INTEGERS = 1 << 16
-#: Of zlib: frames take about half of what igzip's highest level makes of them, 32 us each instead of 159 with level 9.
-COMPRESSION_LEVEL = 6
 
 
 def checkpoint_path(folder: Path, name: str, number: int) -> Path:
@@ -147,20 +141,6 @@ class NpyReader:
             raise CorruptStorage(f"{self.path} is damaged, or not a gzip-compressed .npy file: {error}") from error
 
 
-@contextmanager
-def npy_writer(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterator[Callable[[Any], object]]:
-    """Yield a function that appends values to a new gzip-compressed ``.npy`` file, cast to its dtype.
-
-    :param path: the file
-    :param shape: the shape of the whole array
-    """
-    to = np.dtype(dtype)
-    with gzip.GzipFile(path, "wb", compresslevel=COMPRESSION_LEVEL) as file:
-        header = {"descr": npy.dtype_to_descr(to), "fortran_order": False, "shape": shape}
-        npy.write_array_header_1_0(file, header)
-        yield lambda values: file.write(np.ascontiguousarray(values, to).tobytes())
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint of Dopamine's replay buffer. Its rows are counted from the oldest one, not as in the files.
@@ -261,38 +241,21 @@ def open_checkpoint(folder: Path, number: int) -> Checkpoint:
     capacity, *frame_shape = shapes["observation"]
     if 0 in shapes["observation"]:
         raise StorageError(f"{checkpoint_path(folder, 'observation', number)} is empty")
-    return Checkpoint(folder, number, capacity, tuple(frame_shape), _add_count(folder, number, capacity))
+    return Checkpoint(folder, number, capacity, tuple(frame_shape), _add_count(folder, number))
 
 
-def _add_count(folder: Path, number: int, capacity: int) -> int | None:
+def _add_count(folder: Path, number: int) -> int | None:
     """Return how many rows were ever added, ``None`` if there is no such file.
 
-    :raises StorageError: if the file does not contain such a number, or one that contradicts ``invalid_range``
+    :raises StorageError: if the file contains anything else
     """
     path = checkpoint_path(folder, "add_count", number)
     if not path.exists():
         return None
-    values = _integers(path)
-    if values.shape not in ((), (1,)):
-        raise StorageError(f"{path} contains an array of shape {values.shape}, expected one integer")
-    count = int(values.item())
+    with NpyReader(path) as file:
+        if file.shape not in ((), (1,)) or file.dtype.kind not in "iu":
+            raise StorageError(f"{path} contains {file.dtype} of shape {file.shape}, expected one integer")
+        count = int(file.read_all().item())
     if not 0 <= count <= MAX_ADD_COUNT:
         raise StorageError(f"{path} contains {count}, expected 0 to {MAX_ADD_COUNT}")
-    around = checkpoint_path(folder, "invalid_range", number)
-    if count and around.exists() and count % capacity not in (positions := _integers(around)):
-        raise StorageError(
-            f"{path} contains {count}, so row {count % capacity} would be written next, but {around.name} lists "
-            f"{positions.reshape(-1)[:8].tolist()}: one of them is damaged"
-        )
     return count
-
-
-def _integers(path: Path) -> NDArray[Any]:
-    """Return the integers in a small file, of shape ``()`` or ``(n,)``.
-
-    :raises StorageError: if the file contains anything else
-    """
-    with NpyReader(path) as file:
-        if len(file.shape) > 1 or sum(file.shape) > MAX_INTEGERS or file.dtype.kind not in "iu":
-            raise StorageError(f"{path} contains {file.dtype} of shape {file.shape}, expected integers")
-        return file.read_all()

@@ -84,11 +84,6 @@ class Trajectory:
         """
         return self._flags(self.buffer.dones) & self._flags(self.buffer.timeouts)
 
-    @property
-    def has_terminated(self) -> bool:
-        """Whether the episode terminated, rather than being truncated or cut off."""
-        return bool(self.terminations[-1])
-
     def _flags(self, array: NDArray[Any]) -> NDArray[np.bool_]:
         flags: NDArray[np.bool_] = array[self.rows, self.env].astype(np.bool_)
         return flags

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
-from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_compressed.common.progress import progress_bar as shown_progress
-from sb3_compressed.common.spaces import unbounded_space
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.datasets.trajectory import trajectories
 from sb3_compressed.recording.record_buffer import RecordBuffer
@@ -22,9 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["record_episodes"]
 
-Features = Callable[[Any], Any]
-"""Maps observations ``(n_envs, *obs_shape)``, or a dict of such arrays, to features ``(n_envs, *feature_shape)``."""
-
 
 def record_episodes(
     model: PolicyPredictor,
@@ -33,8 +26,6 @@ def record_episodes(
     recording: RecordBuffer | None = None,
     *,
     deterministic: bool = True,
-    render: bool = False,
-    features: Features | None = None,
     progress_bar: bool = False,
     **options: Any,
 ) -> RecordBuffer:
@@ -48,16 +39,12 @@ def record_episodes(
     :param env: one or more environments, which are reset first. Episodes end with ``done``: with SB3's
         ``AtariWrapper``, when a life is lost
     :param n_episodes: number of episodes
-    :param recording: a recording of one environment to append to; ``None`` for a new one
+    :param recording: a recording of one environment, without features, to append to; ``None`` for a new one
     :param deterministic: whether to use deterministic actions
-    :param render: whether to record rendered frames ``(height, width, 3)`` instead of observations, which needs
-        environments with ``render_mode="rgb_array"``. The last frame of an episode repeats the one before it, because
-        a ``VecEnv`` resets the environment before it can be rendered
-    :param features: function that computes features of observations to record
     :param progress_bar: whether to show a progress bar
     :param options: further arguments of the new :class:`RecordBuffer`, such as ``storage`` or ``compression_method``
     :return: the recording
-    :raises ValueError: if the recording has other spaces or several environments, or an environment cannot be rendered
+    :raises ValueError: if the recording has other spaces, several environments or features
     """
     if not isinstance(env, VecEnv):
         env = DummyVecEnv([lambda: env])  # type: ignore[list-item, return-value]
@@ -65,53 +52,30 @@ def record_episodes(
         raise ValueError(f"n_episodes must be positive, got {n_episodes}")
     if recording is not None and options:
         raise ValueError(f"options are for a new recording, but a recording was passed, too: {sorted(options)}")
-    if render and env.render_mode != "rgb_array":
-        raise ValueError(f"render=True needs environments with render_mode='rgb_array', got {env.render_mode!r}")
-    obs: Any = env.reset()
-    frames = _rendered(env) if render else obs
     if recording is None:
-        options.setdefault("feature_space", None if features is None else _space_of(features(obs)))
-        recording = RecordBuffer(_space_of(frames) if render else env.observation_space, env.action_space, **options)
-    if recording.n_envs != 1:
-        raise ValueError(f"record_episodes needs a recording of one environment, got n_envs={recording.n_envs}")
+        recording = RecordBuffer(env.observation_space, env.action_space, **options)
+    if recording.n_envs != 1 or recording.feature_space is not None:
+        raise ValueError(
+            "record_episodes needs a recording of one environment without features, got "
+            f"n_envs={recording.n_envs}, feature_space={recording.feature_space}"
+        )
     # The episode that each environment is in.
-    current = [
-        type(recording)(recording.observation_space, env.action_space, feature_space=recording.feature_space)
-        for _ in range(env.num_envs)
-    ]
+    current = [type(recording)(recording.observation_space, env.action_space) for _ in range(env.num_envs)]
     remaining = [(n_episodes + index) // env.num_envs for index in range(env.num_envs)]
+    obs: Any = env.reset()
     states, dones = None, np.ones(env.num_envs, np.bool_)
     with shown_progress(n_episodes, "recording episodes", is_shown=progress_bar) as advance:
         while any(remaining):
             actions, states = model.predict(obs, state=states, episode_start=dones, deterministic=deterministic)
-            values = None if features is None else features(obs)
-            obs, rewards, dones, infos = env.step(actions)
-            new_frames = _rendered(env) if render else obs
+            new_obs, rewards, dones, infos = env.step(actions)
             for index in np.flatnonzero(remaining).tolist():
-                info = {**infos[index], "terminal_observation": frames[index]} if render else infos[index]
-                before, action, after, value = (_of_env(each, index) for each in (frames, actions, new_frames, values))
-                current[index].record(before, action, after, rewards[index], dones[index], info, features=value)
+                before, after = (tree_map(lambda values, at=index: values[at], each) for each in (obs, new_obs))
+                current[index].record(before, actions[index], after, rewards[index], dones[index], infos[index])
                 if dones[index]:
                     for episode in trajectories(current[index].buffer):
                         recording.add_episode(episode)
                     current[index].buffer.reset()
                     remaining[index] -= 1
                     advance(1)
-            frames = new_frames
+            obs = new_obs
     return recording
-
-
-def _of_env(values: Any, index: int) -> Any:
-    """Return the values of one environment, ``None`` for ``None``."""
-    return None if values is None else tree_map(lambda array: array[index], values)
-
-
-def _rendered(env: VecEnv) -> NDArray[Any]:
-    """Return rendered frames of all environments, ``(n_envs, height, width, 3)``."""
-    return np.stack([image for image in env.get_images() if image is not None])
-
-
-def _space_of(values: Any) -> spaces.Space[Any]:
-    """Return an unbounded space for values ``(n_envs, *shape)`` or a dict of such arrays."""
-    found = tree_map(lambda array: unbounded_space(array.shape[1:], array.dtype), values)
-    return spaces.Dict(found) if isinstance(found, dict) else found

@@ -1,4 +1,4 @@
-"""``RecordBuffer`` records the steps of environments in a compressed buffer; two variants record less."""
+"""``RecordBuffer`` records the steps of environments in a compressed buffer; a variant omits observations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sb3_compressed.step import Step, with_last_observations
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DummyRecordBuffer", "FramelessRecordBuffer", "RecordBuffer"]
+__all__ = ["FramelessRecordBuffer", "RecordBuffer"]
 
 #: Steps for which a growing recording has space at first. The size doubles whenever it is full.
 INITIAL_STEPS = 1024
@@ -59,8 +59,6 @@ class RecordBuffer:
 
     #: Whether observations are recorded.
     keeps_observations: ClassVar[bool] = True
-    #: Whether anything is recorded.
-    keeps_steps: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -72,8 +70,6 @@ class RecordBuffer:
         feature_space: int | spaces.Space[Any] | None = None,
         **options: Any,
     ) -> None:
-        if not self.keeps_steps:
-            buffer_size, options = n_envs, {}
         if n_envs < 1 or (buffer_size is not None and buffer_size < n_envs):
             raise ValueError(f"n_envs must be positive, and buffer_size at least n_envs, got {buffer_size=}, {n_envs=}")
         if isinstance(feature_space, int | np.integer) and feature_space > 0:
@@ -248,21 +244,6 @@ class FramelessRecordBuffer(RecordBuffer):
     """
 
     keeps_observations: ClassVar[bool] = False
-
-
-class DummyRecordBuffer(FramelessRecordBuffer):
-    """Accepts the same calls and records nothing: the buffer stays empty, and no folder is created.
-
-    The arguments are those of :class:`RecordBuffer`.
-    """
-
-    keeps_steps: ClassVar[bool] = False
-
-    def record(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing."""
-
-    def add_episode(self, episode: Trajectory) -> None:
-        """Do nothing."""
 
 
 def _by_name(name: str, value: Any) -> dict[str, Any]:

@@ -103,12 +103,11 @@ def test_formats_benchmark_writes_its_results(folder: Path) -> None:
     pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
     printed, results = run("formats", folder, "--source", "Pong")
     assert "| sb3-compressed, in the folder |" in printed
-    assert results["write"].keys() == {"minari", "minari frames", "dopamine", "ours"}
-    readers = ["minari episodes", "minari array", "minari frames", "dopamine", "ours memory", "ours folder"]
+    assert results["write"].keys() == {"minari", "minari frames", "ours"}
+    readers = ["minari episodes", "minari array", "minari frames", "ours memory", "ours folder"]
     assert [*results["read"]] == readers
     for name in readers:
-        if name != "dopamine":
-            assert (results["read"][name]["share"], results["read"][name]["wrong"]) == (1, "")
+        assert (results["read"][name]["share"], results["read"][name]["wrong"]) == (1, "")
     assert all(found["wrong"] == "" for found in results["import"].values())
 
 

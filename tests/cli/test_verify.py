@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import writer
-from commands import error_of, flip_a_bit, run
+from commands import flip_a_bit, run
 
 from sb3_compressed.storage import verify
 
@@ -31,11 +31,6 @@ def test_damage_is_reported_with_exit_code_1(folder: Path) -> None:
     done = run("verify", folder, "--json")
     assert done.returncode == 1
     assert any(str(file) in line for line in json.loads(done.stdout)["damages"])
-
-
-def test_pickle_has_no_checksums(tmp_path: Path) -> None:
-    (tmp_path / "buffer.pkl").write_bytes(b"\x80\x04N.")
-    assert error_of("verify", tmp_path / "buffer.pkl").endswith("is a pickle, which has no checksums to verify")
 
 
 def test_much_damage_is_summarized_unless_verbose(folder: Path) -> None:

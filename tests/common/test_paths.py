@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import run
+from dopamine_ring import Ring
 from gymnasium import spaces
 from stable_baselines3 import DQN
 
 from sb3_compressed import CompressedReplayBuffer, MixedReplayBuffer, load_checkpoint, save_checkpoint
 from sb3_compressed.callbacks import BufferCheckpointCallback, latest_checkpoint
 from sb3_compressed.common.paths import user_path
-from sb3_compressed.datasets import (
-    export_dopamine,
-    import_dopamine,
-)
+from sb3_compressed.datasets import import_dopamine
 from sb3_compressed.recording import RecordBuffer
 from sb3_compressed.storage import verify
 
@@ -77,26 +75,19 @@ def test_checkpoints_of_callbacks(home: Path) -> None:
 
 
 def test_data_sets(home: Path) -> None:
-    (home / "dopamine").mkdir()
-    buffer = filled()
-    export_dopamine(buffer, "~/dopamine", progress_bar=False)
-    imported = import_dopamine("~/dopamine", progress_bar=False, device="cpu", n_actions=2, storage="~/imported")
+    ring = Ring(100)
+    ring.play(50, np.random.default_rng(0))
+    ring.save(home / "dopamine", 0)
+    imported = import_dopamine("~/dopamine", progress_bar=False, device="cpu", storage="~/imported")
     assert imported.size() > 20
     assert {"dopamine", "imported"} == {path.name for path in home.iterdir()}
 
 
-def test_commands(home: Path) -> None:
+def test_commands() -> None:
     save_checkpoint(filled(), "~/saved")
-    export_dopamine(filled(), "~/dopamine", progress_bar=False)
-    for command in (
-        ["inspect", "~/saved"],
-        ["verify", "~/saved"],
-        ["play", "~/saved", "--out=~/episode.gif"],
-        ["import", "~/dopamine", "~/imported"],
-    ):
-        done = run(*command)
+    for command in ("inspect", "verify"):
+        done = run(command, "~/saved")
         assert done.returncode == 0, done.stderr
-    assert {path.name for path in home.iterdir()} == {"saved", "episode.gif", "dopamine", "imported"}
 
 
 def test_other_paths_are_unchanged() -> None:

@@ -8,25 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from dopamine_ring import Ring
 from memory import with_one_episode
 
-from sb3_compressed.datasets import (
-    export_dopamine,
-    export_minari,
-    import_dopamine,
-)
+from sb3_compressed.datasets import export_minari, import_dopamine
 
 N_STEPS = 4096  # 116 MB of observations
 
 
 def imported(buffer: Any, folder: Path) -> None:
-    import_dopamine(folder / "exported", progress_bar=False, device="cpu", storage=folder / "buffer").close()  # type: ignore[attr-defined]
+    import_dopamine(folder / "files", progress_bar=False, device="cpu", storage=folder / "buffer").close()  # type: ignore[attr-defined]
 
 
 CONVERSIONS: dict[str, Callable[[Any, Path], object]] = {
     "from Dopamine": imported,
-    "Dopamine": lambda buffer, folder: export_dopamine(buffer, folder / "files", progress_bar=False),
     "Minari": lambda buffer, folder: export_minari(buffer, f"test/{folder.name}-v0", progress_bar=False),
 }
 
@@ -34,10 +31,12 @@ CONVERSIONS: dict[str, Callable[[Any, Path], object]] = {
 def prepared(convert: Callable[[Any, Path], object], folder: Path, n_steps: int) -> Callable[[], object]:
     """Return a conversion of an episode, whose buffer and files are there."""
     folder.mkdir()
-    buffer = with_one_episode(n_steps)
     if convert is imported:
-        export_dopamine(buffer, folder / "exported", progress_bar=False)
-    return partial(convert, buffer, folder)
+        ring = Ring(n_steps + 3, shape=(84, 84))
+        ring.play(n_steps, np.random.default_rng(0), end=0)
+        ring.save(folder / "files", 0)
+        return partial(convert, None, folder)
+    return partial(convert, with_one_episode(n_steps), folder)
 
 
 @pytest.mark.slow

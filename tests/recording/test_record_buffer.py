@@ -16,7 +16,7 @@ from support import record
 
 from sb3_compressed import StorageError, load_checkpoint, save_checkpoint
 from sb3_compressed.datasets import trajectories
-from sb3_compressed.recording import DummyRecordBuffer, FramelessRecordBuffer, RecordBuffer
+from sb3_compressed.recording import FramelessRecordBuffer, RecordBuffer
 from sb3_compressed.storage import verify
 
 N_STEPS = 120
@@ -257,14 +257,12 @@ def test_episodes_of_other_spaces_raise_and_change_nothing(stream: Stream) -> No
 
 # -- variants ------------------------------------------------------------------------------------------------
 
-VARIANTS = [RecordBuffer, FramelessRecordBuffer, DummyRecordBuffer]
 
-
-def use(cls: type[RecordBuffer], stream: Stream, n_steps: int = 100, *, with_features: bool, **options: Any) -> Any:
+def use(cls: type[RecordBuffer], stream: Stream, *, with_features: bool) -> Any:
     """Record a stream in a ``with`` block."""
     features = features_of(stream) if with_features else None
-    with cls(*stream[:2], n_envs=stream[2], feature_space=5 if with_features else None, **options) as recording:
-        record_stream(recording, stream, 0, n_steps, features)
+    with cls(*stream[:2], n_envs=stream[2], feature_space=5 if with_features else None) as recording:
+        record_stream(recording, stream, 0, 100, features)
         recording.finish()
     return recording
 
@@ -272,7 +270,7 @@ def use(cls: type[RecordBuffer], stream: Stream, n_steps: int = 100, *, with_fea
 @pytest.mark.parametrize("with_features", [False, True])
 @pytest.mark.parametrize("stream", ["atari", "console", "cart"], indirect=True)
 def test_a_frameless_recording_has_everything_but_observations(stream: Stream, with_features: bool) -> None:
-    full, frameless = (use(cls, stream, with_features=with_features) for cls in VARIANTS[:2])
+    full, frameless = (use(cls, stream, with_features=with_features) for cls in (RecordBuffer, FramelessRecordBuffer))
     assert len(full) == len(frameless) == 100 * stream[2]
     for env in range(stream[2]):
         ours, theirs = ([each for each in trajectories(one.buffer) if each.env == env] for one in (frameless, full))
@@ -293,15 +291,6 @@ def test_a_frameless_recording_ignores_observations(stream: Stream) -> None:
     assert len(recording) == 4
     with pytest.raises(ValueError, match="action must have the shape"):
         recording.record(None, now.action[:1], None, now.reward, now.done, now.infos)
-
-
-@pytest.mark.parametrize("with_features", [False, True])
-def test_a_dummy_recording_is_empty_and_creates_no_folder(stream: Stream, with_features: bool, tmp_path: Path) -> None:
-    folder = tmp_path / "recording"
-    dummy = use(DummyRecordBuffer, stream, with_features=with_features, storage=folder, compression_method="zstd3")
-    dummy.add_episode(next(trajectories(use(RecordBuffer, stream, 10, with_features=False).buffer)))
-    assert (len(dummy), dummy.buffer.size(), [*trajectories(dummy.buffer)]) == (0, 0, [])
-    assert not folder.exists()
 
 
 # -- errors --------------------------------------------------------------------------------------------------
