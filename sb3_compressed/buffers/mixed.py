@@ -306,19 +306,19 @@ class MixedReplayBuffer(ReplayBuffer):
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def save_checkpoint(self, folder: Folder, *, overwrite: bool = False) -> None:
-        """Save the weights and all buffers to a new folder.
+        """Save the weights and all buffers to a folder.
 
         Demonstrations that are read in place are not copied. Each save writes everything, unlike those of
         :class:`~sb3_compressed.BufferCheckpointCallback`. Until it is complete, the folder is named
-        ``<folder>.unfinished``.
+        ``<folder>.unfinished``, and while it replaces another one, that is ``<folder>.replaced``.
 
         :param folder: a new or empty folder
-        :param overwrite: has no effect: no other folder is replaced
+        :param overwrite: whether to replace a mixed buffer in the folder, when the new one is complete
         :raises StorageError: if a buffer cannot be saved, see :meth:`saved_buffers`, or the folder is not empty
         :raises OSError: if it cannot be written
         """
         saved = self.saved_buffers()
-        with new_checkpoint(user_path(folder).absolute()) as unfinished:
+        with new_checkpoint(user_path(folder).absolute(), overwrite=overwrite) as unfinished:
             for number, buffer in saved.items():
                 buffer.save_checkpoint(part_folder(unfinished, number), overwrite=True)  # as after a failed save
             self.write_manifest(unfinished)

@@ -43,7 +43,9 @@ def read_manifest(folder: Path) -> tuple[list[float], list[str | None]]:
     try:
         content = without_checksum(read_object(path), path)
     except FileNotFoundError:
-        raise StorageError(f"{folder} contains no complete checkpoint of a mixed buffer") from None
+        replaced = replaced_folder(folder)
+        hint = f"; a save was killed while it replaced the one in {replaced}" if is_mixed(replaced) else ""
+        raise StorageError(f"{folder} contains no complete checkpoint of a mixed buffer{hint}") from None
     try:
         values = js.parse(SCHEMA, content)
     except (ValueError, RecursionError) as error:
@@ -64,19 +66,33 @@ def part_folder(folder: Path, number: int) -> Path:
     return folder / f"part-{number}"
 
 
+def replaced_folder(folder: Path) -> Path:
+    """Return the folder of a checkpoint while another one replaces it."""
+    return folder.with_name(f"{folder.name}.replaced")
+
+
 @contextmanager
-def new_checkpoint(folder: Path) -> Iterator[Path]:
+def new_checkpoint(folder: Path, *, overwrite: bool) -> Iterator[Path]:
     """Yield a new folder that gets its name at the end, so that no checkpoint lacks a part.
 
-    :raises StorageError: if there is something in the folder
+    :param overwrite: whether it may replace a checkpoint of a mixed buffer
+    :raises StorageError: if there is something else in the folder
     """
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise StorageError(f"{folder} is not empty: a mixed buffer is saved to a new folder, and replaces no other one")
+    is_empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not is_empty and not is_mixed(folder):
+        raise StorageError(f"{folder} is not empty, and contains no mixed buffer that could be replaced")
+    if not is_empty and not overwrite:
+        raise StorageError(f"{folder} contains a mixed buffer: pass overwrite=True to replace it")
     unfinished = folder.with_name(f"{folder.name}.{UNFINISHED}")
     shutil.rmtree(unfinished, ignore_errors=True)  # of a save that was killed, or has failed
     make_folder_durably(unfinished)
     yield unfinished
-    if folder.exists():
+    replaced = replaced_folder(folder)
+    if not is_empty:
+        shutil.rmtree(replaced, ignore_errors=True)
+        folder.rename(replaced)
+    elif folder.exists():
         folder.rmdir()
     unfinished.rename(folder)
     flush_path(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)

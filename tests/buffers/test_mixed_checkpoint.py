@@ -205,11 +205,10 @@ def test_wrong_folders_are_errors_and_stay_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "notes.txt").touch()
     mixed().save_checkpoint(tmp_path / "mixed")
-    for name in ("plain", "files", "mixed"):
+    for name, overwrite in (("plain", True), ("files", True), ("mixed", False)):
         before = content(tmp_path / name)
-        for overwrite in (False, True):
-            with pytest.raises(StorageError, match="not empty"):
-                buffer.save_checkpoint(tmp_path / name, overwrite=overwrite)
+        with pytest.raises(StorageError, match="overwrite" if name == "mixed" else "not empty"):
+            buffer.save_checkpoint(tmp_path / name, overwrite=overwrite)
         assert content(tmp_path / name) == before
     for load in (CompressedReplayBuffer.from_checkpoint, partial(CompressedReplayBuffer.from_checkpoint, follow=True)):
         with pytest.raises(StorageError, match="load_checkpoint"):
@@ -220,6 +219,19 @@ def test_wrong_folders_are_errors_and_stay_as_they_were(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "mixed", follow=True)
     with pytest.raises(StorageError, match="no complete checkpoint of a mixed buffer"):
         MixedReplayBuffer.from_checkpoint(tmp_path / "plain")
+
+
+def test_a_save_replaces_another_one_when_it_is_complete(tmp_path: Path) -> None:
+    folder, buffer = tmp_path / "saved", mixed()
+    mixed().save_checkpoint(folder)
+    buffer.save_checkpoint(folder, overwrite=True)
+    assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)
+    assert [*tmp_path.iterdir()] == [folder]
+    folder.rename(tmp_path / "saved.replaced")  # as after a kill between the two renames
+    with pytest.raises(StorageError, match="saved.replaced"):
+        MixedReplayBuffer.from_checkpoint(folder)
+    buffer.save_checkpoint(folder, overwrite=True)
+    assert [*tmp_path.iterdir()] == [folder]
 
 
 def test_a_save_that_fails_leaves_no_folder_and_can_be_repeated(
