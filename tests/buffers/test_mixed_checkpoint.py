@@ -228,7 +228,7 @@ def test_a_save_replaces_another_one_when_it_is_complete(tmp_path: Path) -> None
     assert_same_batches(load_checkpoint(folder, device="cpu"), buffer)
     assert [*tmp_path.iterdir()] == [folder]
     folder.rename(tmp_path / "saved.replaced")  # as after a kill between the two renames
-    with pytest.raises(StorageError, match="saved.replaced"):
+    with pytest.raises(StorageError, match=r"saved\.replaced"):
         MixedReplayBuffer.from_checkpoint(folder)
     buffer.save_checkpoint(folder, overwrite=True)
     assert [*tmp_path.iterdir()] == [folder]
