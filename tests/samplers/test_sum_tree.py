@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from numpy.typing import NDArray
 
-from sb3_compressed.samplers.sum_tree import CHUNK, DRAWN, MAX_VALUE, UPDATED, VALID, SumTree
+from sb3_compressed.samplers.sum_tree import DRAWN, MAX_VALUE, UPDATED, VALID, SumTree
 from sb3_compressed.samplers.sum_tree_format import FANOUT
 
 SIZES = [1, 2, FANOUT - 1, FANOUT, FANOUT + 1, FANOUT**2 - 1, FANOUT**2, FANOUT**2 + 1, 1000]
@@ -121,13 +121,8 @@ def filled(values: Any) -> SumTree:
     return tree
 
 
-def test_values_of_equal_items_count_in_order_within_and_across_chunks() -> None:
-    tree = SumTree(10)
-    items = np.tile(np.arange(10), CHUNK)
-    values = np.arange(len(items), dtype=np.float64)
-    tree.add(items, values)
-    np.testing.assert_array_equal(tree.values, values[-10:])
-    assert tree.total == values[-10:].sum()
+def test_the_last_value_of_equal_items_counts() -> None:
+    tree = filled(np.arange(10.0))
     tree.update(np.array([3, 4, 3]), np.array([5.0, 6.0, 7.0]))
     assert (tree.values[3], tree.values[4], tree.max_updated) == (7.0, 6.0, 7.0)
     assert_equal_to_new_tree(tree)
