@@ -19,6 +19,7 @@ __all__ = ["PrioritizedSampler", "sequence_priorities"]
 
 MODES = ("per", "lap")
 CHUNK = 1 << 20  # items that statistics read at once
+ZERO_HINT = "use epsilon > 0, or update priorities with positive values"
 
 
 @dataclass(eq=True)
@@ -141,46 +142,37 @@ class PrioritizedSampler(Sampler):
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        tree = self.tree
-        if tree.total == 0:
-            if not self.is_valid.any():
-                raise BufferNotReady("there are no transitions to draw; add some first")
-            raise ValueError(
-                "the priorities of all transitions are 0, so none can be drawn; use epsilon > 0, or update priorities "
-                "with positive values"
-            )
-        indices, priorities = tree.draw(np.random.random(batch_size), stratified=self.stratified)  # noqa: NPY002
-        beta = self.current_beta
-        self._n_draws += 1
-        return self._weighted(indices, priorities, beta)
+        return self.weighted(self._drawn(batch_size, stratified=self.stratified))
 
-    def draw_again(self, batch_size: int) -> Draw:
-        """Draw as :meth:`draw` does, for the same batch: with the same exponent of the weights, and not counted."""
-        n_draws = self._n_draws
-        self._n_draws = max(n_draws - 1, 0)
-        try:
-            return self.draw(batch_size)
-        finally:
-            self._n_draws = n_draws
+    def draw_independently(self, n: int) -> NDArray[np.int64]:
+        """Return flat indices that are drawn independently of each other, for sequences, as :meth:`draw` does."""
+        return self._drawn(n, stratified=False)
 
-    def draw_among(self, candidates: NDArray[np.int64], batch_size: int) -> Draw:
-        """Draw from some transitions as :meth:`draw_again` draws from all.
+    def draw_among(self, candidates: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+        """Return flat indices that are drawn independently from some transitions, in proportion to their priorities.
 
         :raises ValueError: if all their priorities are zero
         """
         if not self.tree.values[candidates].any():
-            raise ValueError(
-                f"the priorities of all {len(candidates)} transitions to choose from are 0, so none can be drawn; use "
-                "epsilon > 0, or update priorities with positive values"
-            )
-        numbers = np.random.random(batch_size)  # noqa: NPY002
-        indices, priorities = self.tree.draw_among(candidates, numbers, stratified=self.stratified)
-        return self._weighted(indices, priorities, self.beta_after(max(self._n_draws - 1, 0)))
+            raise ValueError(f"the priorities of all {len(candidates)} transitions to choose from are 0; {ZERO_HINT}")
+        return self.tree.draw_among(candidates, np.random.random(n))  # noqa: NPY002
 
-    def _weighted(self, indices: NDArray[np.int64], priorities: NDArray[np.float64], beta: float) -> Draw:
+    def weighted(self, indices: NDArray[np.int64]) -> Draw:
+        """Return the draw of a batch of these transitions, with their weights, and count it."""
+        beta = self.current_beta
+        self._n_draws += 1
         if self.mode == "lap":
             return Draw(indices)
+        priorities = self.tree.values[indices]
         return Draw(indices, ((priorities.min() / priorities) ** beta).astype(np.float32))
+
+    def _drawn(self, n: int, *, stratified: bool) -> NDArray[np.int64]:
+        if self.tree.total == 0:
+            if not self.is_valid.any():
+                raise BufferNotReady("there are no transitions to draw; add some first")
+            raise ValueError(f"the priorities of all transitions are 0, so none can be drawn; {ZERO_HINT}")
+        indices, _ = self.tree.draw(np.random.random(n), stratified=stratified)  # noqa: NPY002
+        return indices
 
     def update(self, indices: NDArray[np.int64], values: ArrayLike) -> None:
         """Set the priorities of transitions from their absolute TD errors.

@@ -133,23 +133,20 @@ class SumTree:
             raise ValueError("all values are 0")
         return items, numbers
 
-    def draw_among(
-        self, candidates: NDArray[np.int64], numbers: NDArray[np.float64], *, stratified: bool = False
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
+    def draw_among(self, candidates: NDArray[np.int64], numbers: NDArray[np.float64]) -> NDArray[np.int64]:
         """Draw from some items with probabilities proportional to their values, in time proportional to their number.
 
         :param candidates: the items, ``(m,)``, not all of value 0
         :param numbers: random numbers in [0, 1), one for each item to draw, ``(n,)``
-        :param stratified: divide their total into ``n`` equal parts, and draw one item from each
-        :return: the items, ``(n,)`` of int64, and their values, likewise of float64
+        :return: the items, ``(n,)``
         """
         candidates = candidates[self.values[candidates] > 0]
         values = self.values[candidates]
         sums = np.cumsum(values / values.max())  # which does not overflow
-        shares = (np.arange(len(numbers)) + numbers) / len(numbers) if stratified else numbers
-        found = np.minimum(np.searchsorted(sums, shares * sums[-1], side="right"), len(candidates) - 1)
-        self._flags[candidates[found]] |= DRAWN
-        return candidates[found], values[found]
+        found = np.minimum(np.searchsorted(sums, numbers * sums[-1], side="right"), len(candidates) - 1)
+        drawn: NDArray[np.int64] = candidates[found]
+        self._flags[drawn] |= DRAWN
+        return drawn
 
     def load(self, values: NDArray[np.float64], flags: NDArray[np.uint8]) -> None:
         """Replace all items.

@@ -27,7 +27,6 @@ class WithoutReplacementSampler(Sampler):
     resumed training continues in the middle of an epoch.
     """
 
-    is_without_replacement = True
     #: How many epochs were begun.
     n_epochs = 0
     # Transitions of the epoch that were not drawn yet, (n_rows * n_envs,), and how many.

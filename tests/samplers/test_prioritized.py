@@ -108,19 +108,6 @@ def test_beta_changes_linearly_over_the_draws() -> None:
     np.testing.assert_allclose(weights, (priorities[indices].min() / priorities[indices]) ** 0.9, rtol=1e-6)  # type: ignore[arg-type]
 
 
-def test_draws_for_the_same_batch_have_the_same_beta() -> None:
-    sampler = bound(alpha=1.0, epsilon=0.0, beta=0.0, beta_final=1.0, beta_steps=4)
-    sampler.update(np.arange(20), np.arange(1.0, 21.0))
-    for beta in (0.0, 0.25, 0.5):
-        draws = [sampler.draw(64), sampler.draw_again(64), sampler.draw_again(64)]
-        draws.append(sampler.draw_among(np.arange(20), 64))
-        for indices, weights in draws:
-            assert weights is not None
-            drawn = sampler.priorities[indices]
-            np.testing.assert_allclose(weights, (drawn.min() / drawn) ** beta, rtol=1e-6)
-    assert sampler.current_beta == 0.75
-
-
 def test_lap_clips_small_errors_and_has_no_weights() -> None:
     sampler = bound(mode="lap", alpha=0.4)
     sampler.update(np.arange(4), np.array([0.0, 0.5, 1.0, 3.0]))
