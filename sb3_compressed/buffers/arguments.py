@@ -20,7 +20,6 @@ from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
-from sb3_compressed.samplers.registry import class_with_option
 
 __all__ = [
     "bind_parent_arguments",
@@ -89,11 +88,7 @@ def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs:
         _require_kind(cls, unknown, kwargs)
         hint = ""
         if unknown:
-            hint = (
-                _classes_hint(unknown[0], cls)
-                or suggest_argument(unknown[0], inspect.signature(cls).parameters)
-                or _sampler_hint(unknown[0], cls)
-            )
+            hint = _classes_hint(unknown[0], cls) or suggest_argument(unknown[0], inspect.signature(cls).parameters)
         raise TypeError(f"{cls.__name__}: {error}{hint}") from None
 
 
@@ -143,12 +138,6 @@ def _classes_hint(argument: str, cls: type) -> str:
     if takes_dicts(cls) not in map(takes_dicts, takers):
         hint += f", for observation spaces that are {'not ' if takes_dicts(cls) else ''}Dict spaces"
     return hint
-
-
-def _sampler_hint(argument: str, cls: type) -> str:
-    """Return which sampler takes an argument that replay buffer ``cls`` does not, as the end of an error message."""
-    sampler = class_with_option(argument) if issubclass(cls, ReplayBuffer) else None
-    return f"; pass sampler={sampler}({argument}=...), from sb3_compressed.samplers" if sampler else ""
 
 
 def without_deprecated_auto(

@@ -125,8 +125,6 @@ def test_nested_dict_spaces_raise() -> None:
         (CompressedReplayBuffer, "goal_selection_strategy", "CompressedHerReplayBuffer .* are Dict spaces$"),
         (CompressedReplayBuffer, "bufer_size", r"buffer_size\?$"),
         (CompressedReplayBuffer, "framestack", r"frame_stack\?$"),
-        (CompressedReplayBuffer, "alpha", r"sampler=PrioritizedSampler\(alpha=\.\.\.\)"),
-        (CompressedRolloutBuffer, "alpha", r"'alpha'$"),
         (CompressedRolloutBuffer, "unknown", "'unknown'$"),
     ],
 )

@@ -184,8 +184,6 @@ def test_wrong_iterations_raise_before_the_first_batch(stream: Stream) -> None:
         {"n_ordered": 201},
         {"n_ordered": 15},
         {"key": -1},
-        {"position": -1},
-        {"position": 1 << 20},
         {"n_epochs": -1},
         {"is_left": np.ones(200, np.bool_)},
         {"is_left": np.zeros(3, np.bool_)},
@@ -197,20 +195,9 @@ def test_an_invalid_state_is_refused(wrong: dict[str, Any], stream: Stream) -> N
     assert buffer.sampler is not None
     state = buffer.sampler.state_dict()
     before = pickle.dumps(state)
-    with pytest.raises(ValueError, match=r"position|is_left"):
+    with pytest.raises(ValueError, match=r"order|is_left"):
         buffer.sampler.load_state_dict({**state, **wrong})
     assert pickle.dumps(buffer.sampler.state_dict()) == before
-
-
-@cart
-def test_a_state_that_left_transitions_behind_ends_the_epoch(stream: Stream) -> None:
-    buffer = epochs_of(stream, 30)
-    buffer.sample(16)
-    assert isinstance(buffer.sampler, WithoutReplacementSampler)
-    state = buffer.sampler.state_dict()
-    buffer.sampler.load_state_dict({**state, "position": state["n_ordered"]})
-    assert sum(len(batch.indices) for batch in buffer.iterate(50, resume=True)) == 0
-    assert np.bincount(buffer.sample(120).indices).tolist() == [1] * 120
 
 
 def test_an_epoch_of_version_030_continues_with_what_is_left() -> None:
