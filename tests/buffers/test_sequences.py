@@ -26,7 +26,6 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CorruptPayload,
 )
-from sb3_compressed.arrays.slot_store import slot_n_frames
 from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.samplers.sequence_draw import Pad
 
@@ -243,13 +242,6 @@ def test_any_sequences_of_stacks_are_the_transitions_that_were_added(
         assert pad == "none"
         return
     assert_sequences(samples, transitions, max(n_steps - ROWS, 0), length, burn_in, pad)
-
-
-def test_observations_from_before_the_layout_was_detected_are_copied() -> None:
-    buffer, transitions = fill("stack", 30, frame_stack="auto", compression_method="delta", longest=30)
-    slots = buffer.observations.slots_at(slice(30))
-    assert {slot_n_frames(slot) for slot in slots.ravel()} == {1, N_STACK}
-    assert_sequences(buffer.sample_sequences(30, 8), transitions, 0, 8)
 
 
 @pytest.mark.parametrize("name", ["vector", "stack"])
