@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from stable_baselines3.common.buffers import (
     DictReplayBuffer,
     DictRolloutBuffer,
-    NStepReplayBuffer,
     ReplayBuffer,
     RolloutBuffer,
 )
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.common.warning import warn_user
@@ -44,25 +42,14 @@ FLAGS_OF_MODES: dict[StorageMode, set[str]] = {
 }
 
 
-#: SB3's classes, by whose names with a prefix the compressed ones are known.
-SB3_CLASSES = (
-    DictReplayBuffer, DictRolloutBuffer, HerReplayBuffer, NStepReplayBuffer, ReplayBuffer, RolloutBuffer
-)  # fmt: skip
-
-
 def parent_signature(cls: type, mixin: type) -> inspect.Signature:
-    """Return the constructor arguments of the classes after ``mixin`` in the bases of ``cls``, without ``self``."""
-    return _signature(cls.__mro__[cls.__mro__.index(mixin) + 1 :])
-
-
-def _signature(bases: Sequence[type]) -> inspect.Signature:
-    """Return the arguments of a class with these bases, itself the first one.
+    """Return the constructor arguments of the classes after ``mixin`` in the bases of ``cls``, without ``self``.
 
     A class that passes ``*args, **kwargs`` on, such as ``NStepReplayBuffer``, also takes its parent's arguments.
     """
     positional: list[inspect.Parameter] = []
     keyword_only: list[inspect.Parameter] = []
-    for base in bases:
+    for base in cls.__mro__[cls.__mro__.index(mixin) + 1 :]:
         if "__init__" not in vars(base):
             continue
         known = {parameter.name for parameter in (*positional, *keyword_only)}
@@ -78,7 +65,7 @@ def _signature(bases: Sequence[type]) -> inspect.Signature:
 def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for the constructor after ``mixin`` by their names.
 
-    :raises TypeError: as a call of that constructor would; the message names the classes that take an unknown argument
+    :raises TypeError: as a call of that constructor would
     """
     signature = parent_signature(cls, mixin)
     try:
@@ -86,9 +73,7 @@ def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs:
     except TypeError as error:
         unknown = [name for name in kwargs if name not in signature.parameters]
         _require_kind(cls, unknown, kwargs)
-        hint = ""
-        if unknown:
-            hint = _classes_hint(unknown[0], cls) or suggest_argument(unknown[0], inspect.signature(cls).parameters)
+        hint = suggest_argument(unknown[0], inspect.signature(cls).parameters) if unknown else ""
         raise TypeError(f"{cls.__name__}: {error}{hint}") from None
 
 
@@ -126,18 +111,6 @@ def suggest_argument(unknown: str, taken: Iterable[str]) -> str:
 def takes_dicts(cls: type) -> bool:
     """Return whether a buffer class is for Dict spaces."""
     return issubclass(cls, DictReplayBuffer | DictRolloutBuffer)
-
-
-def _classes_hint(argument: str, cls: type) -> str:
-    """Return which compressed classes take an argument that ``cls`` does not, as the end of an error message."""
-    takers = [each for each in SB3_CLASSES if argument in _signature(each.__mro__).parameters]
-    if not takers:
-        return ""
-    names = [f"Compressed{taker.__name__}" for taker in takers]
-    hint = f"; {', '.join(names)} {'takes' if len(names) == 1 else 'take'} it"
-    if takes_dicts(cls) not in map(takes_dicts, takers):
-        hint += f", for observation spaces that are {'not ' if takes_dicts(cls) else ''}Dict spaces"
-    return hint
 
 
 def without_deprecated_auto(

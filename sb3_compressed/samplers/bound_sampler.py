@@ -107,8 +107,6 @@ class BoundSampler:
         """Report what was not reported: after an interrupt within ``add``, a reset, or an assigned position."""
         if (self._pos, self._size) == (buffer.pos, buffer.size()):
             return
-        if buffer.size() < self._size:  # it was reset
-            self.sampler.remove(np.arange(self.n_rows * self.n_envs))
         self.n_unreported = (buffer.pos - self._pos) % self.n_rows
         self.synchronize(buffer)
 
