@@ -178,19 +178,10 @@ class PrioritizedSampler(Sampler):
         :param indices: flat indices ``(n,)``; of equal ones, the last value counts, and transitions that may not be
             drawn are ignored
         :param values: absolute TD errors ``(n,)``
-        :raises ValueError: if one is NaN, infinite or negative, or too large; no priority is changed then
+        :raises ValueError: if a priority is NaN or too large; none is changed then. ``update_priorities`` of buffers
+            validates TD errors before
         """
-        values = np.asarray(values, dtype=np.float64)
-        if values.shape != np.shape(indices):
-            raise ValueError(f"there must be a value for each index, got {values.shape} for {np.shape(indices)}")
-        if values.size == 0:
-            return
-        if not (values.min() >= 0 and values.max() < math.inf):  # NaN compares unequal
-            position = int(np.argmin((values >= 0) & (values < math.inf)))
-            raise ValueError(
-                f"the value of index {indices[position]} must be finite and not negative, got {values[position]}"
-            )
-        self.tree.update(indices, self.priorities_of(values))
+        self.tree.update(indices, self.priorities_of(np.asarray(values, dtype=np.float64)))
 
     def priorities_of(self, td_errors: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the priorities of absolute TD errors."""
