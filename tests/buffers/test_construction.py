@@ -95,11 +95,6 @@ def test_explicit_frame_stack_compresses_floats_and_leaves_small_keys_plain() ->
     assert type(buffer.observations["state"]) is np.ndarray
 
 
-def test_errors_name_the_key_of_a_dict_space() -> None:
-    with pytest.raises(ValueError, match="lives"):
-        CompressedDictReplayBuffer(64, MIXED, BUTTONS, "cpu", frame_stack=4, compression_method="zstd")
-
-
 def test_subclasses_keep_their_own_constructors() -> None:
     class Prioritized(CompressedReplayBuffer):
         """A user's class with its own argument."""
@@ -243,15 +238,6 @@ def test_buffer_larger_than_memory_warns_with_an_estimate() -> None:
     estimate = float(str(warning.message).split("about ")[1].split("GB")[0])
     assert 36 < estimate < 200  # GB: 1 to 5 kB a transition
     assert warning.filename == __file__
-
-
-def test_estimate_counts_uncompressed_frames_once_per_explicit_stack() -> None:
-    transitions = int(1.5 * available_memory() / SCREEN.shape[0] / 84 / 84)
-    with pytest.warns(UserWarning, match="enough memory"):
-        replay(size=transitions, compression_method="none")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        replay(size=transitions, compression_method="none", frame_stack=4)
 
 
 def test_narrower_elem_type_warns_once_and_clips() -> None:

@@ -135,15 +135,6 @@ def test_an_order_of_the_sampler_does_not_select_virtual_transitions() -> None:
     assert real == {*valid[:20].tolist()}
 
 
-def test_hindsight_replay_without_a_complete_episode_raises_sb3s_error() -> None:
-    ours = filled("bits", 1, ROWS, CompressedHerReplayBuffer, sampler=ValidSampler())
-    theirs = filled("bits", 1, ROWS, HerReplayBuffer)
-    with pytest.raises(RuntimeError) as expected:
-        theirs.sample(4)
-    with pytest.raises(RuntimeError, match=str(expected.value)):
-        ours.sample(4)
-
-
 @pytest.mark.parametrize("stream", ["goal-bits"], indirect=True)
 def test_hindsight_transitions_are_included_while_their_episodes_are_complete(stream: Stream) -> None:
     buffer = new_buffer(CompressedHerReplayBuffer, stream, 23, sampler=WeightedSampler())
@@ -447,7 +438,7 @@ def test_a_resized_buffer_keeps_its_sampler() -> None:
 
 def test_a_saved_model_does_not_contain_the_sampler_of_its_buffer(tmp_path: Path) -> None:
     sizes = []
-    for sampler in ("uniform", "recent", WeightedSampler()):
+    for sampler in ("uniform", WeightedSampler()):
         kwargs = {"sampler": sampler}
         model = DQN(
             "MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs=kwargs,

@@ -26,7 +26,6 @@ from sb3_compressed import (
     CompressedRolloutBuffer,
     CorruptPayload,
 )
-from sb3_compressed.arrays.batch_pool import FORCE_FALLBACKS
 from sb3_compressed.codecs.raw import Raw
 
 ROWS = 16
@@ -230,7 +229,6 @@ class Moody(Raw):
         return super().encode(frames)
 
 
-@pytest.mark.skipif(FORCE_FALLBACKS, reason="SB3's code encodes one row after the other then")
 @pytest.mark.parametrize("n_steps", [0, 5, ROWS + 3])
 def test_codec_error_during_add_leaves_the_buffer_unchanged(n_steps: int, stream: Stream) -> None:
     buffer = full(stream, n_steps, compression_method=Moody())
@@ -257,7 +255,6 @@ class Careless(Raw):
         return payloads[1:] if self.how == "too few" else [bytearray(p) for p in payloads]  # type: ignore[misc]
 
 
-@pytest.mark.skipif(FORCE_FALLBACKS, reason="SB3's code encodes one row after the other then")
 @pytest.mark.parametrize(("how", "got"), [("bytearray", "8 of bytearray"), ("too few", "7 of bytes")])
 def test_codec_that_returns_invalid_payloads_raises(how: str, got: str, stream: Stream) -> None:
     buffer = full(stream, 0, compression_method=Careless(how), frame_stack=None)
