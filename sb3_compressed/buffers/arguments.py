@@ -33,12 +33,12 @@ __all__ = [
     "without_deprecated_auto",
 ]
 
-#: The arguments that version 0.3 accepted for each mode of storage.
-FLAGS_OF_MODES: dict[StorageMode, set[str]] = {
-    "create": set(),
-    "resume": {"resume"},
-    "overwrite": {"overwrite"},
-    "repair": {"resume", "repair"},
+#: The mode of storage that the flags of version 0.3 stood for.
+MODES_OF_FLAGS: dict[tuple[str, ...], StorageMode] = {
+    (): "create",
+    ("resume",): "resume",
+    ("overwrite",): "overwrite",
+    ("resume", "repair"): "repair",
 }
 
 
@@ -149,18 +149,14 @@ def warn_of_time_limits(what: str) -> None:
 def storage_mode_of(storage_mode: StorageMode, kwargs: dict[str, Any]) -> StorageMode:
     """Remove ``resume``, ``overwrite`` and ``repair``, which are deprecated, from ``kwargs``; return the mode.
 
-    ``storage_mode="create"`` cannot be told from its default, so other arguments add to it.
-
     :raises StorageError: if they contradict each other or ``storage_mode``
     """
     given = {name: bool(kwargs.pop(name)) for name in ("resume", "overwrite", "repair") if name in kwargs}
-    if not given or storage_mode not in get_args(StorageMode):  # :func:`require_storable` reports a wrong one
+    if not given:
         return storage_mode
-    meant = {name for name, value in given.items() if value} | FLAGS_OF_MODES[storage_mode]
-    is_denied = any(name in FLAGS_OF_MODES[storage_mode] for name, value in given.items() if not value)
-    mode = None if is_denied else next((mode for mode, flags in FLAGS_OF_MODES.items() if flags == meant), None)
+    mode = MODES_OF_FLAGS.get(tuple(name for name, value in given.items() if value))
     what = ", ".join(f"{name}={value}" for name, value in given.items())
-    if mode is None:
+    if mode is None or storage_mode not in ("create", mode):  # "create" is the default
         raise StorageError(
             f"{what} and storage_mode={storage_mode!r} contradict each other: pass storage_mode alone, one of "
             f"{get_args(StorageMode)}"

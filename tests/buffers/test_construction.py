@@ -177,7 +177,6 @@ def test_decompression_kwargs_are_merged_with_a_deprecation_warning() -> None:
         ({"resume": True}, "resume"),
         ({"overwrite": True, "resume": False}, "overwrite"),
         ({"resume": True, "repair": True}, "repair"),
-        ({"storage_mode": "repair", "resume": True}, "repair"),
         ({"repair": True}, None),
         ({"resume": True, "overwrite": True}, None),
         ({"storage_mode": "overwrite", "resume": True}, None),
