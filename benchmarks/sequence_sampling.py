@@ -6,9 +6,8 @@ Batches are of 32 sequences of 80 transitions. On images, with the default metho
 
 - ``80 x sample(32)``: as many single transitions;
 - ``copies``: sequences with observations and next observations as copies; for SB3's buffer, which has no sequences,
-  the time to copy the observations with NumPy, ``observations[rows, envs]`` of 81 rows;
-- ``copies, observations only``: with ``next_observations=False``; and
-- ``views``: with ``as_views=True``.
+  the time to copy the observations with NumPy, ``observations[rows, envs]`` of 81 rows; and
+- ``copies, observations only``: with ``next_observations=False``.
 
 On vectors, buffers are filled with random numbers and episodes of 20 to 1000 transitions. TorchRL's ``SliceSampler``
 finds the ends of all episodes for each batch; its ``cache_values``, which are valid until a transition is added, are
@@ -37,7 +36,7 @@ BUFFERS = ["auto", "auto@1", "torchrl"]
 SOURCES, IMAGES_SIZE = ["MsPacman", "Pong", "Breakout"], 20_000
 SIZES = [100_000, 1_000_000, 10_000_000, 30_000_000]
 SINGLE = f"{LENGTH} x sample({BATCH_SIZE})"
-COPIES, ONLY, VIEWS = "copies", "copies, observations only", "views"
+COPIES, ONLY = "copies", "copies, observations only"
 VECTORS = "vectors"
 WARM_CALLS, TIMED_CALLS = 3, 40
 
@@ -91,20 +90,18 @@ def _measure_images(name: str, source: str, size: int, length: int) -> Measureme
         return {**result, "wrong": ""}
     _time(result, COPIES, lambda: buffer.sample_sequences(BATCH_SIZE, length))
     _time(result, ONLY, lambda: buffer.sample_sequences(BATCH_SIZE, length, next_observations=False))
-    _time(result, VIEWS, lambda: buffer.sample_sequences(BATCH_SIZE, length, as_views=True))
     return {**result, "wrong": _differences(buffer, length)}
 
 
 def _differences(buffer: Any, length: int) -> str:
     """Return which sequences are not what the buffer's arrays contain."""
-    for as_views in (False, True):
-        samples = buffer.sample_sequences(BATCH_SIZE, length, as_views=as_views)
-        for number, index in enumerate(samples.indices.tolist()):
-            row, env = divmod(index, buffer.n_envs)
-            rows = (row + np.arange(length)) % buffer.buffer_size
-            for field in ("observations", "next_observations"):
-                if not np.array_equal(getattr(samples, field)[number], getattr(buffer, field)[rows, env]):
-                    return f"{field} of a sequence with as_views={as_views}"
+    samples = buffer.sample_sequences(BATCH_SIZE, length)
+    for number, index in enumerate(samples.indices.tolist()):
+        row, env = divmod(index, buffer.n_envs)
+        rows = (row + np.arange(length)) % buffer.buffer_size
+        for field in ("observations", "next_observations"):
+            if not np.array_equal(getattr(samples, field)[number], getattr(buffer, field)[rows, env]):
+                return f"{field} of a sequence"
     return ""
 
 
@@ -180,15 +177,12 @@ def tables(results: Results) -> list[str]:
                 vectors.append([label.partition(", ")[2], title(name), f"{measured[COPIES] / 1e3:.2f}"])
                 continue
             cells = [f"{measured[SINGLE] / 1e3:.2f}"]
-            for key in (COPIES, ONLY, VIEWS):
+            for key in (COPIES, ONLY):
                 time = measured.get(key)
                 cells.append(f"{time / 1e3:.2f} ({measured[SINGLE] / time:.1f}x as fast)" if time else "")
-            faults = measured.get("faults", {})
-            cells.append(
-                f"{faults.get(COPIES, 0):.0f}, {faults[VIEWS]:.0f}" if VIEWS in faults else f"{faults[COPIES]:.0f}"
-            )
+            cells.append(f"{measured['faults'][COPIES]:.0f}")
             images.append([label, title(name), *cells])
-    header = ["source", "buffer", *(f"{key}, ms" for key in (SINGLE, COPIES, ONLY, VIEWS)), "page faults"]
+    header = ["source", "buffer", *(f"{key}, ms" for key in (SINGLE, COPIES, ONLY)), "page faults"]
     found = [markdown(header, images)] if images else []
     return found + (
         [markdown(["transitions of vectors", "buffer", "32 sequences of 80, ms"], vectors)] if vectors else []

@@ -130,7 +130,7 @@ def main(
         for _ in rows[update]:
             player.step(share_random=max(1 - update / updates, 0.1))
         begin = time.perf_counter()
-        batch = buffer.sample_sequences(batch_size, length, burn_in, stride=length // 2 or 1, pad="end", as_views=True)
+        batch = buffer.sample_sequences(batch_size, length, burn_in, stride=length // 2 or 1, pad="end")
         sampling += time.perf_counter() - begin
         loss = sequence_loss(network, target, batch, burn_in)
         optimizer.zero_grad()

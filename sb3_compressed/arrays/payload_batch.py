@@ -81,10 +81,6 @@ class PayloadBatch:
         numbers = (self.offsets[items, np.newaxis] + np.arange(n_frames)).reshape(-1)
         return PayloadBatch(self.codecs, self.payloads[numbers], n_frames)
 
-    def select(self, numbers: NDArray[np.int64]) -> PayloadBatch:
-        """Return a batch of some payloads, each of them one item of one frame."""
-        return PayloadBatch(self.codecs, self.payloads[numbers], n_frames=1)
-
     def part(self, first: int, last: int) -> PayloadBatch:
         """Return the batch of the items from ``first`` to ``last``, which is not included."""
         begin, end = int(self.offsets[first]), int(self.offsets[last])

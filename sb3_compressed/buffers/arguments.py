@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from stable_baselines3.common.buffers import (
     DictReplayBuffer,
     DictRolloutBuffer,
-    NStepReplayBuffer,
     ReplayBuffer,
     RolloutBuffer,
 )
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
-from sb3_compressed.samplers.registry import class_with_option
 
 __all__ = [
     "bind_parent_arguments",
@@ -36,34 +33,23 @@ __all__ = [
     "without_deprecated_auto",
 ]
 
-#: The arguments that version 0.3 accepted for each mode of storage.
-FLAGS_OF_MODES: dict[StorageMode, set[str]] = {
-    "create": set(),
-    "resume": {"resume"},
-    "overwrite": {"overwrite"},
-    "repair": {"resume", "repair"},
+#: The mode of storage that the flags of version 0.3 stood for.
+MODES_OF_FLAGS: dict[tuple[str, ...], StorageMode] = {
+    (): "create",
+    ("resume",): "resume",
+    ("overwrite",): "overwrite",
+    ("resume", "repair"): "repair",
 }
 
 
-#: SB3's classes, by whose names with a prefix the compressed ones are known.
-SB3_CLASSES = (
-    DictReplayBuffer, DictRolloutBuffer, HerReplayBuffer, NStepReplayBuffer, ReplayBuffer, RolloutBuffer
-)  # fmt: skip
-
-
 def parent_signature(cls: type, mixin: type) -> inspect.Signature:
-    """Return the constructor arguments of the classes after ``mixin`` in the bases of ``cls``, without ``self``."""
-    return _signature(cls.__mro__[cls.__mro__.index(mixin) + 1 :])
-
-
-def _signature(bases: Sequence[type]) -> inspect.Signature:
-    """Return the arguments of a class with these bases, itself the first one.
+    """Return the constructor arguments of the classes after ``mixin`` in the bases of ``cls``, without ``self``.
 
     A class that passes ``*args, **kwargs`` on, such as ``NStepReplayBuffer``, also takes its parent's arguments.
     """
     positional: list[inspect.Parameter] = []
     keyword_only: list[inspect.Parameter] = []
-    for base in bases:
+    for base in cls.__mro__[cls.__mro__.index(mixin) + 1 :]:
         if "__init__" not in vars(base):
             continue
         known = {parameter.name for parameter in (*positional, *keyword_only)}
@@ -79,7 +65,7 @@ def _signature(bases: Sequence[type]) -> inspect.Signature:
 def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for the constructor after ``mixin`` by their names.
 
-    :raises TypeError: as a call of that constructor would; the message names the classes that take an unknown argument
+    :raises TypeError: as a call of that constructor would
     """
     signature = parent_signature(cls, mixin)
     try:
@@ -87,13 +73,7 @@ def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs:
     except TypeError as error:
         unknown = [name for name in kwargs if name not in signature.parameters]
         _require_kind(cls, unknown, kwargs)
-        hint = ""
-        if unknown:
-            hint = (
-                _classes_hint(unknown[0], cls)
-                or suggest_argument(unknown[0], inspect.signature(cls).parameters)
-                or _sampler_hint(unknown[0], cls)
-            )
+        hint = suggest_argument(unknown[0], inspect.signature(cls).parameters) if unknown else ""
         raise TypeError(f"{cls.__name__}: {error}{hint}") from None
 
 
@@ -133,24 +113,6 @@ def takes_dicts(cls: type) -> bool:
     return issubclass(cls, DictReplayBuffer | DictRolloutBuffer)
 
 
-def _classes_hint(argument: str, cls: type) -> str:
-    """Return which compressed classes take an argument that ``cls`` does not, as the end of an error message."""
-    takers = [each for each in SB3_CLASSES if argument in _signature(each.__mro__).parameters]
-    if not takers:
-        return ""
-    names = [f"Compressed{taker.__name__}" for taker in takers]
-    hint = f"; {', '.join(names)} {'takes' if len(names) == 1 else 'take'} it"
-    if takes_dicts(cls) not in map(takes_dicts, takers):
-        hint += f", for observation spaces that are {'not ' if takes_dicts(cls) else ''}Dict spaces"
-    return hint
-
-
-def _sampler_hint(argument: str, cls: type) -> str:
-    """Return which sampler takes an argument that replay buffer ``cls`` does not, as the end of an error message."""
-    sampler = class_with_option(argument) if issubclass(cls, ReplayBuffer) else None
-    return f"; pass sampler={sampler}({argument}=...), from sb3_compressed.samplers" if sampler else ""
-
-
 def without_deprecated_auto(
     compression_method: Any, compression_kwargs: dict[str, Any] | None
 ) -> tuple[Any, dict[str, Any] | None]:
@@ -187,18 +149,14 @@ def warn_of_time_limits(what: str) -> None:
 def storage_mode_of(storage_mode: StorageMode, kwargs: dict[str, Any]) -> StorageMode:
     """Remove ``resume``, ``overwrite`` and ``repair``, which are deprecated, from ``kwargs``; return the mode.
 
-    ``storage_mode="create"`` cannot be told from its default, so other arguments add to it.
-
     :raises StorageError: if they contradict each other or ``storage_mode``
     """
     given = {name: bool(kwargs.pop(name)) for name in ("resume", "overwrite", "repair") if name in kwargs}
-    if not given or storage_mode not in get_args(StorageMode):  # :func:`require_storable` reports a wrong one
+    if not given:
         return storage_mode
-    meant = {name for name, value in given.items() if value} | FLAGS_OF_MODES[storage_mode]
-    is_denied = any(name in FLAGS_OF_MODES[storage_mode] for name, value in given.items() if not value)
-    mode = None if is_denied else next((mode for mode, flags in FLAGS_OF_MODES.items() if flags == meant), None)
+    mode = MODES_OF_FLAGS.get(tuple(name for name, value in given.items() if value))
     what = ", ".join(f"{name}={value}" for name, value in given.items())
-    if mode is None:
+    if mode is None or storage_mode not in ("create", mode):  # "create" is the default
         raise StorageError(
             f"{what} and storage_mode={storage_mode!r} contradict each other: pass storage_mode alone, one of "
             f"{get_args(StorageMode)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import warnings
 from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
@@ -192,25 +191,14 @@ ARGUMENT_ERRORS = (TypeError, ValueError, ArithmeticError, AttributeError, Looku
 def _construct(cls: type[_Buffer], store: ArrayStore, stored: Mapping[str, Any], given: Mapping[str, Any]) -> _Buffer:
     """Return a buffer with the stored arguments and those of the caller.
 
-    :raises CorruptStorage: if stored arguments are invalid. If the caller's are, the constructor's error is raised
+    :raises CorruptStorage: if stored arguments are invalid. If the caller passes others than the device and the
+        environment, which may be wrong as well, the constructor's error is raised
     """
     try:
         return cls(**{**stored, **given})
     except (StorageError, OSError):
         raise
     except ARGUMENT_ERRORS as error:
-        if given and _is_valid(cls, stored, given):
+        if given.keys() - {"device", "env"}:
             raise
         raise CorruptStorage(f"{store.log.folder}: no {cls.__name__} can be constructed from it: {error}") from error
-
-
-def _is_valid(cls: type[LoadedBuffer], stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Return whether a small buffer can be constructed with stored arguments, and only those given that it requires."""
-    required = {name: given[name] for name in ("env", "observation_space", "action_space") if name in given}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            cls(**{**stored, **required, "buffer_size": stored.get("n_envs", 1), "device": "cpu"})
-        except ARGUMENT_ERRORS:
-            return False
-    return True

@@ -436,10 +436,10 @@ class CompressedReplay(CompressedBuffer):
     ) -> SequenceSamples:
         """Sample sequences of consecutive transitions, each within one episode.
 
-        Each possible sequence has the same probability, or with a sampler, that of its first transition after the
-        burn-in. Random numbers are from ``np.random``. The time it takes does not depend on the size of the buffer,
-        unless nearly all episodes are shorter than ``length``. Buffers with n-step returns and hindsight replay return
-        the transitions as they were added. With ``handle_timeout_termination=False``, the buffer does not know where
+        Each possible sequence has the same probability, or with ``sampler="prioritized"``, one in proportion to the
+        priority of its first transition after the burn-in. Random numbers are from ``np.random``. The time it takes
+        does not depend on the size of the buffer, unless sequences begin at few transitions, or at few of those with
+        large priorities. Buffers with n-step returns and hindsight replay return the transitions as they were added. With ``handle_timeout_termination=False``, the buffer does not know where
         time limits end episodes, so that sequences continue into the next one there; a warning says so.
 
         :param batch_size: number of sequences, at least 1
@@ -452,12 +452,10 @@ class CompressedReplay(CompressedBuffer):
             ``"end"``: sequences begin at any transition, and are padded with zeros after the end of the episode
         :param env: a ``VecNormalize`` to normalize observations and rewards with
         :param next_observations: whether to return next observations
-        :param as_views: whether to return stacked observations as views of shared frames, if their frames lie so that
-            that is possible: the tensors must not be written to, and their steps that are padding may contain frames
-            of others. With four stacked frames, observations take about a quarter of the memory
+        :param as_views: deprecated, has no effect
         :raises BufferNotReady: if there is no such sequence yet
         :raises ValueError: if an argument is out of range, or longer than the buffer
-        :raises TypeError: if one is not an integer
+        :raises TypeError: if one is not an integer, or the buffer has another sampler
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
         shape = SequenceShape(length, burn_in, stride, pad)

@@ -12,20 +12,14 @@ from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.type_aliases import TensorDict
 
 from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.arrays.frame_layout import FrameLayout
-from sb3_compressed.arrays.sequence_reading import SequenceObservations, Steps, clear_padding, read_sequences
+from sb3_compressed.arrays.sequence_reading import Steps, clear_padding, read_sequences
 from sb3_compressed.buffers.arguments import warn_of_time_limits
 from sb3_compressed.buffers.tensors import ConvertingBuffer, OutputDtype, output_tensors, tensor_converter
 from sb3_compressed.buffers.validation import validate_integer
-from sb3_compressed.errors import BufferNotReady
+from sb3_compressed.common.warning import warn_user
 from sb3_compressed.persistence.replay_ring import ReplayRing
-from sb3_compressed.samplers.sequence_draw import (
-    EpisodeRing,
-    SequenceDraw,
-    SequenceShape,
-    draw_by_sampler,
-    draw_uniformly,
-)
+from sb3_compressed.samplers import PrioritizedSampler
+from sb3_compressed.samplers.sequence_draw import EpisodeRing, SequenceDraw, SequenceShape, draw_sequences
 
 __all__ = ["SequenceSamples", "sample_sequences"]
 
@@ -83,6 +77,8 @@ def sample_sequences(
 ) -> SequenceSamples:
     """Sample sequences; see :meth:`.CompressedReplay.sample_sequences`."""
     _validate(buffer, batch_size, shape)
+    if as_views:
+        warn_user("as_views=True has no effect any more, leave it out", DeprecationWarning)
     empty = buffer._batch_pool.begin_batch(buffer.device.type)
     drawn = _draw(buffer, shape, batch_size)
     steps = drawn.steps
@@ -96,15 +92,15 @@ def sample_sequences(
         if is_dict
         else {None: (arrays, next_arrays)}
     )
-    as_frames = as_views and env is None and not is_normalized_by_user(buffer)
     read = {
-        key: read_sequences(array, next_array, steps, with_next=with_next, as_frames=as_frames, empty=empty)
+        key: read_sequences(array, next_array, steps, with_next=with_next, empty=empty)
         for key, (array, next_array) in pairs.items()
     }
-    stacked = _to_tensors(buffer, read, steps, steps.stop + with_next, env)
+    values = {key: part for key, (part, _) in read.items()}
+    stacked = _to_tensors(buffer, values, steps, steps.stop + with_next, env)
     observations = {key: tensor[:, : shape.n_steps] for key, tensor in stacked.items()}
     following = {key: tensor[:, 1:] for key, tensor in stacked.items()}
-    others = {key: SequenceObservations(part.next_values) for key, part in read.items() if part.next_values is not None}
+    others = {key: part for key, (_, part) in read.items() if part is not None}
     if others:
         following.update(_to_tensors(buffer, others, steps, steps.stop, env))
 
@@ -112,8 +108,8 @@ def sample_sequences(
     dones = buffer.dones[index] * (1 - buffer.timeouts[index])
     rewards = buffer._normalize_reward(buffer.rewards[index], env)
     actions = np.where(mask[..., None], buffer.actions[index], 0).astype(buffer.actions.dtype, copy=False)
-    values = (actions, dones * mask, (rewards * mask).astype(np.float32, copy=False), mask, drawn.episode_starts)
-    actions_, dones_, rewards_, mask_, starts = (buffer.to_torch(value) for value in values)
+    plain = (actions, dones * mask, (rewards * mask).astype(np.float32, copy=False), mask, drawn.episode_starts)
+    actions_, dones_, rewards_, mask_, starts = map(buffer.to_torch, plain)
 
     def by_key(tensors: dict[Any, th.Tensor]) -> Any:
         return tensors if is_dict else tensors[None]
@@ -152,10 +148,15 @@ def _validate(buffer: SequenceBuffer, batch_size: int, shape: SequenceShape) -> 
 def _draw(buffer: SequenceBuffer, shape: SequenceShape, batch_size: int) -> SequenceDraw:
     ring, bound = episode_ring(buffer), buffer.bound_sampler
     if bound is None:
-        return draw_uniformly(ring, shape, batch_size)
-    if not ring.n_ages or (buffer.episodes is not None and not buffer.episodes.lengths.any()):
-        raise BufferNotReady("the sampler of this buffer may not draw any transition yet: add transitions first")
-    drawn = draw_by_sampler(bound, buffer, ring, shape, batch_size)
+        return draw_sequences(ring, shape, batch_size)
+    sampler = bound.sampler
+    if not isinstance(sampler, PrioritizedSampler):
+        raise TypeError(
+            "sequences are drawn with sampler='uniform' or 'prioritized', but that of this buffer is a "
+            f"{type(sampler).__name__}"
+        )
+    bound.begin_batch(buffer)
+    drawn = draw_sequences(ring, shape, batch_size, sampler)
     weights = np.ones(batch_size, dtype=np.float32) if drawn.weights is None else drawn.weights
     return drawn._replace(weights=weights)
 
@@ -176,7 +177,7 @@ def episode_ring(buffer: ReplayRing) -> EpisodeRing:
 
 def _to_tensors(
     buffer: SequenceBuffer,
-    read: dict[Any, SequenceObservations],
+    values: dict[Any, NDArray[Any]],
     steps: Steps,
     stop: NDArray[np.int64],
     env: Any,
@@ -185,7 +186,6 @@ def _to_tensors(
 
     :param stop: the position after the last observation of each sequence, ``(batch,)``
     """
-    values = {key: part.values for key, part in read.items()}
     if env is not None or is_normalized_by_user(buffer):
         values = _normalized(buffer, values, env)
         for value in values.values():
@@ -195,10 +195,9 @@ def _to_tensors(
     tensors = {}
     for key, value in values.items():
         part_space = space if key is None else cast("spaces.Dict", space)[key]
-        tensor = output_tensors(
+        tensors[key] = output_tensors(
             convert(value), part_space, buffer.output_dtype, normalize_images=buffer.normalize_images
         )
-        tensors[key] = _stacked(tensor, read[key].layout)
     return tensors
 
 
@@ -208,19 +207,3 @@ def _normalized(buffer: ConvertingBuffer, values: dict[Any, NDArray[Any]], env: 
     flat = buffer._normalize_obs(flat.get(None, flat), env)
     by_key = flat if isinstance(flat, dict) else {None: flat}
     return {key: np.array(by_key[key]).reshape(value.shape) for key, value in values.items()}
-
-
-def _stacked(frames: th.Tensor, layout: FrameLayout | None) -> th.Tensor:
-    """Return the observations that consist of consecutive frames as a view.
-
-    :param frames: frames ``(batch, time + n_frames - 1, *frame_shape)``; with ``layout=None``, the observations
-    """
-    if layout is None:
-        return frames
-    n_steps = frames.shape[1] - layout.n_frames + 1
-    sequence_stride, frame_stride, *strides = frames.stride()
-    if layout.axis == 0:
-        strides[0] = frame_stride // layout.channels
-    else:
-        strides[-1] = frame_stride
-    return frames.as_strided((len(frames), n_steps, *layout.item_shape), (sequence_stride, frame_stride, *strides))

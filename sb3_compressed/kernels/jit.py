@@ -82,7 +82,7 @@ _cache_errors: list[Exception] = []
 _logger = logging.getLogger(__name__)
 
 
-def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Callable[[Function], Function]:
+def kernel(result: types.Type, *arguments: types.Type) -> Callable[[Function], Function]:
     """Compile a function for one signature when its module is imported.
 
     Importing a module of kernels thus compiles everything it will ever run, and nothing is compiled during training or
@@ -91,14 +91,13 @@ def kernel(result: types.Type, *arguments: types.Type, nogil: bool = True) -> Ca
 
     :param result: type of the returned value
     :param arguments: types of the arguments
-    :param nogil: whether to release the GIL; ``False`` for short work on memory that other threads may change
     """
 
     def compile_function(function: Function) -> Function:
         # The names of cached files contain that of the function. Numba itself only detects changes in its source file.
         function.__qualname__ += f"_{_sources_digest()}"
         signature = result(*arguments)
-        options: dict[str, Any] = {"nogil": nogil, "no_cfunc_wrapper": True, "error_model": "numpy"}
+        options: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
         # Ctrl-C within a callback of LLVM is lost, and what is loaded then crashes the process.
         with deferred_interrupts(), _jit_enabled():
             try:

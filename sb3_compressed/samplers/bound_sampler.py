@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.sampler import Draw, Sampler
 from sb3_compressed.samplers.td_errors import validated_td_errors
@@ -108,8 +107,6 @@ class BoundSampler:
         """Report what was not reported: after an interrupt within ``add``, a reset, or an assigned position."""
         if (self._pos, self._size) == (buffer.pos, buffer.size()):
             return
-        if buffer.size() < self._size:  # it was reset
-            self.sampler.remove(np.arange(self.n_rows * self.n_envs))
         self.n_unreported = (buffer.pos - self._pos) % self.n_rows
         self.synchronize(buffer)
 
@@ -170,9 +167,14 @@ class BoundSampler:
         :param batch_size: number of transitions, 0 for none
         :raises ValueError: if the sampler returns anything but that many transitions that may be drawn
         """
-        self.catch_up(buffer)
         if batch_size == 0:
             return Draw(np.empty(0, dtype=np.int64))
+        self.begin_batch(buffer)
+        return self._validated(self.sampler.draw(batch_size), batch_size)
+
+    def begin_batch(self, buffer: SamplerBuffer) -> None:
+        """Prepare the sampler for a draw; warn once if many batches were drawn without any update of priorities."""
+        self.catch_up(buffer)
         if self._n_without_update >= 0 and self.sampler.has_priorities:
             self._n_without_update += 1
             if self._n_without_update == MAX_WITHOUT_UPDATE:
@@ -181,11 +183,6 @@ class BoundSampler:
                     "updated, so prioritization has no effect: call prioritize(model), or update_priorities of the "
                     "buffer after each batch"
                 )
-        return self._validated(self.sampler.draw(batch_size), batch_size)
-
-    def draw_again(self, batch_size: int) -> Draw:
-        """Draw more transitions for the batch of the last :meth:`draw`, at least 1."""
-        return self._validated(self.sampler.draw_again(batch_size), batch_size)
 
     def draws_of_epochs(self, buffer: SamplerBuffer, batch_size: int, n: int, *, resume: bool) -> Iterator[Draw]:
         """Yield the batches of epochs, for :class:`.WithoutReplacementSampler`.
@@ -202,22 +199,6 @@ class BoundSampler:
             while len((draw := sampler.draw_of_epoch(batch_size)).indices):
                 yield draw
                 self.catch_up(buffer)
-
-    @property
-    def can_draw_among(self) -> bool:
-        """Whether the sampler implements :meth:`.Sampler.draw_among`."""
-        return type(self.sampler).draw_among is not Sampler.draw_among
-
-    def draw_among(self, candidates: NDArray[np.int64], batch_size: int) -> Draw:
-        """Draw a batch from some transitions, after :meth:`draw`. Those that may not be drawn are left out.
-
-        :param candidates: flat indices ``(n,)``
-        :raises BufferNotReady: if none of them may be drawn
-        """
-        candidates = candidates[self.sampler.is_valid[candidates]]
-        if not len(candidates):
-            raise BufferNotReady("a sequence begins at none of the transitions that the sampler may draw")
-        return self._validated(self.sampler.draw_among(candidates, batch_size), batch_size)
 
     def _validated(self, draw: Any, batch_size: int) -> Draw:
         name = type(self.sampler).__name__

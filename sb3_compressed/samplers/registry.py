@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import difflib
-import inspect
 import pkgutil
 from typing import Any
 
 from sb3_compressed.samplers.sampler import Sampler
 
-__all__ = ["UNIFORM", "available_samplers", "class_with_option", "get_sampler", "name_of", "sampler_class"]
+__all__ = ["UNIFORM", "available_samplers", "get_sampler", "name_of", "sampler_class"]
 
 #: The name of SB3's own sampling, which is no :class:`Sampler`.
 UNIFORM = "uniform"
@@ -75,9 +74,3 @@ def sampler_class(name: str) -> type[Any]:
         raise ValueError(f"there is no sampler {name!r}, only {tuple(sorted(_SAMPLERS))}")
     cls: type[Any] = pkgutil.resolve_name(_SAMPLERS[name])
     return cls
-
-
-def class_with_option(name: str) -> str | None:
-    """Return the name of a sampler class with an option, such as ``alpha``; ``None`` if there is none."""
-    classes = map(sampler_class, sorted(_SAMPLERS))
-    return next((cls.__name__ for cls in classes if name in inspect.signature(cls).parameters), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,8 +34,6 @@ class Sampler(ABC):
     validates what :meth:`draw` returns, and what it passes to :meth:`update`.
     """
 
-    #: Whether each transition is drawn once before any is drawn again.
-    is_without_replacement: ClassVar[bool] = False
     #: Number of rows of the buffer, 0 before :meth:`bind`.
     n_rows: int = 0
     #: Number of environments of the buffer, 0 before :meth:`bind`.
@@ -90,28 +88,6 @@ class Sampler(ABC):
 
         :param batch_size: how many, at least 1; at least one transition may be drawn
         """
-
-    def draw_again(self, batch_size: int) -> Draw:
-        """Draw more transitions for the batch of the last :meth:`draw`.
-
-        Sequences begin at some transitions only; those of a draw that are none of them are replaced by others.
-        Optional: by default, this is :meth:`draw`. A sampler that counts batches overrides it.
-
-        :param batch_size: how many, at least 1
-        """
-        return self.draw(batch_size)
-
-    def draw_among(self, candidates: NDArray[np.int64], batch_size: int) -> Draw:
-        """Draw transitions for the batch of the last :meth:`draw` from some of those that may be drawn.
-
-        Sequences begin at few transitions if most episodes are short. Those are listed if :meth:`draw` returns hardly
-        any of them. Optional: a sampler without this method then raises an error.
-
-        :param candidates: flat indices ``(n,)`` of transitions that may be drawn, each once, at least one
-        :param batch_size: how many, at least 1
-        :raises TypeError: if the sampler cannot do that
-        """
-        raise TypeError(f"{type(self).__name__} cannot draw from some of the transitions only; see draw_among")
 
     def update(self, indices: NDArray[np.int64], values: ArrayLike) -> None:
         """Update the values of transitions, such as priorities.

@@ -13,9 +13,6 @@ from sb3_compressed.samplers.sum_tree_format import ADD, DRAWN, FANOUT, MAX_VALU
 
 __all__ = ["DRAWN", "MAX_VALUE", "UPDATED", "VALID", "SumTree", "sum_tree_kernels"]
 
-CACHE_LINE = 64  # bytes
-CHUNK = 1024  # items that are set together
-
 
 @cache
 def sum_tree_kernels() -> ModuleType:
@@ -62,10 +59,9 @@ class SumTree:
         starts = np.cumsum([0, *(-(-size // FANOUT) * FANOUT for size in sizes)])
         n_padded = int(starts[1])
         self._starts = starts
-        self._sums = _aligned_zeros(int(starts[-1]))
-        self._maxima = _aligned_zeros(int(starts[-1]) - n_padded)
+        self._sums = np.zeros(int(starts[-1]))
+        self._maxima = np.zeros(int(starts[-1]) - n_padded)
         self._flags = np.zeros(n_padded, dtype=np.uint8)
-        self._scratch = np.empty((2, CHUNK), dtype=np.int64)
         self.values = self._sums[:n_items]
         self.flags = self._flags[:n_items]
         self.values.flags.writeable = self.flags.flags.writeable = False
@@ -116,7 +112,7 @@ class SumTree:
         elif values.shape != items.shape:
             raise ValueError(f"there must be a value for each item, got {values.shape} for {items.shape}")
         arrays = self._sums, self._maxima, self._starts, self._flags
-        invalid = sum_tree_kernels().set_items(*arrays, self.n_items, items, values, action, self._scratch)
+        invalid = sum_tree_kernels().set_items(*arrays, self.n_items, items, values, action)
         if invalid >= 0:
             item, value = items[invalid], values[invalid if len(values) > 1 else 0]
             if not 0 <= item < self.n_items:
@@ -137,23 +133,20 @@ class SumTree:
             raise ValueError("all values are 0")
         return items, numbers
 
-    def draw_among(
-        self, candidates: NDArray[np.int64], numbers: NDArray[np.float64], *, stratified: bool = False
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
+    def draw_among(self, candidates: NDArray[np.int64], numbers: NDArray[np.float64]) -> NDArray[np.int64]:
         """Draw from some items with probabilities proportional to their values, in time proportional to their number.
 
         :param candidates: the items, ``(m,)``, not all of value 0
         :param numbers: random numbers in [0, 1), one for each item to draw, ``(n,)``
-        :param stratified: divide their total into ``n`` equal parts, and draw one item from each
-        :return: the items, ``(n,)`` of int64, and their values, likewise of float64
+        :return: the items, ``(n,)``
         """
         candidates = candidates[self.values[candidates] > 0]
         values = self.values[candidates]
         sums = np.cumsum(values / values.max())  # which does not overflow
-        shares = (np.arange(len(numbers)) + numbers) / len(numbers) if stratified else numbers
-        found = np.minimum(np.searchsorted(sums, shares * sums[-1], side="right"), len(candidates) - 1)
-        self._flags[candidates[found]] |= DRAWN
-        return candidates[found], values[found]
+        found = np.minimum(np.searchsorted(sums, numbers * sums[-1], side="right"), len(candidates) - 1)
+        drawn: NDArray[np.int64] = candidates[found]
+        self._flags[drawn] |= DRAWN
+        return drawn
 
     def load(self, values: NDArray[np.float64], flags: NDArray[np.uint8]) -> None:
         """Replace all items.
@@ -181,13 +174,5 @@ class SumTree:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the items and recompute the sums."""
-        self.__init__(len(state["values"]))  # type: ignore[misc]  # aligned memory, which pickle does not provide
+        self.__init__(len(state["values"]))  # type: ignore[misc]
         self.load(**state)
-
-
-def _aligned_zeros(n: int) -> NDArray[np.float64]:
-    """Return zeros that begin at a cache line."""
-    itemsize = np.dtype(np.float64).itemsize
-    memory = np.zeros(n + CACHE_LINE // itemsize)
-    first = -memory.ctypes.data % CACHE_LINE // itemsize
-    return memory[first : first + n]

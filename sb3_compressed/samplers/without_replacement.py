@@ -27,18 +27,17 @@ class WithoutReplacementSampler(Sampler):
     resumed training continues in the middle of an epoch.
     """
 
-    is_without_replacement = True
     #: How many epochs were begun.
     n_epochs = 0
     # Transitions of the epoch that were not drawn yet, (n_rows * n_envs,), and how many.
     _is_left: NDArray[np.bool_]
     _n_left = 0
-    # The key and the length of the epoch's permutation, and the position in it.
+    # The key and the length of the epoch's permutation, which includes all that are left.
     _key = 0
     _n_ordered = 0
-    _position = 0
-    #: The permutation, ``None`` until it is needed.
+    #: The permutation, ``None`` until it is needed, and the position in it.
     _order: NDArray[np.int64] | None = None
+    _position = 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -72,19 +71,10 @@ class WithoutReplacementSampler(Sampler):
         """Begin an epoch of all transitions that may be drawn now, in a new order."""
         np.copyto(self._is_left, self.is_valid)
         self._n_left = int(np.count_nonzero(self.is_valid))
-        n_ordered = len(self.is_valid) - int(np.argmax(self.is_valid[::-1]))
-        self._set_order(int(np.random.randint(0, 2**63, dtype=np.int64)), n_ordered)  # noqa: NPY002  # SB3's generator
-        self.n_epochs += 1
-
-    def _set_order(self, key: int, n_ordered: int, position: int = 0) -> None:
-        """Set the order of the epoch.
-
-        :param key: selects the permutation
-        :param n_ordered: the length of it, which includes all that are left
-        :param position: how many of its integers were passed
-        """
-        self._key, self._n_ordered, self._position = key, n_ordered, position
+        self._n_ordered = len(self.is_valid) - int(np.argmax(self.is_valid[::-1]))
+        self._key = int(np.random.randint(0, 2**63, dtype=np.int64))  # noqa: NPY002  # SB3's generator
         self._order = None
+        self.n_epochs += 1
 
     def draw(self, batch_size: int) -> Draw:
         """Draw a batch, across the ends of epochs where necessary."""
@@ -104,15 +94,12 @@ class WithoutReplacementSampler(Sampler):
         if self._order is None:
             # The legacy generator: its permutations are the same in all versions of NumPy.
             seed = self._key & 0xFFFFFFFF, self._key >> 32
-            self._order = np.random.RandomState(seed).permutation(self._n_ordered)
+            self._order, self._position = np.random.RandomState(seed).permutation(self._n_ordered), 0
         parts: list[NDArray[np.int64]] = []
         n_missing = min(batch_size, self._n_left)
         while n_missing:
             following = self._order[self._position : self._position + max(2 * n_missing, MIN_CHUNK)]
-            if not len(following):  # only if a loaded state was wrong
-                self._leave_out(np.arange(len(self._is_left)))
-                break
-            # Those that were overwritten, and those that were not valid at the beginning, are skipped.
+            # Those that were drawn or overwritten, and those that were not valid at the beginning, are skipped.
             found = np.flatnonzero(self._is_left[following])[:n_missing]
             self._position += int(found[-1]) + 1 if len(found) == n_missing else len(following)
             parts.append(following[found])
@@ -127,7 +114,7 @@ class WithoutReplacementSampler(Sampler):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_n_bits" in state:  # of version 0.3.0 or older
-            state = {**state, "_position": 0, "_n_ordered": len(state["is_valid"])}
+            state = {**state, "_n_ordered": len(state["is_valid"])}
             del state["_n_bits"]
         vars(self).update(state)
 
@@ -138,7 +125,6 @@ class WithoutReplacementSampler(Sampler):
             "is_left": self._is_left,
             "key": self._key,
             "n_ordered": self._n_ordered,
-            "position": self._position,
             "n_epochs": self.n_epochs,
         }
 
@@ -148,19 +134,19 @@ class WithoutReplacementSampler(Sampler):
         if (is_left > is_valid).any():
             raise ValueError("is_left must be a part of is_valid")
         if "n_bits" in state:  # of version 0.3.0 or older, whose permutations were others
-            state = {**state, "n_ordered": len(is_valid), "position": 0}
-        key, n_ordered, position, n_epochs = (int(state[name]) for name in ("key", "n_ordered", "position", "n_epochs"))
-        if not (0 <= position <= n_ordered <= len(is_valid) and 0 <= key < 2**63 and n_epochs >= 0):
+            state = {**state, "n_ordered": len(is_valid)}
+        key, n_ordered, n_epochs = (int(state[name]) for name in ("key", "n_ordered", "n_epochs"))
+        if not (0 <= n_ordered <= len(is_valid) and 0 <= key < 2**63 and n_epochs >= 0) or is_left[n_ordered:].any():
             raise ValueError(
-                f"the position must be in a permutation of at most {len(is_valid)} transitions, got {position} of "
+                f"the order must be that of at most {len(is_valid)} transitions with all that are left, got "
                 f"{n_ordered} with the key {key} and {n_epochs} epochs"
             )
         super().load_state_dict(state)
         self._is_left[:] = is_left
         self._n_left = int(np.count_nonzero(is_left))
-        self._set_order(key, n_ordered, position)
+        self._key, self._n_ordered, self._order = key, n_ordered, None
         self.n_epochs = n_epochs
 
     def load_resized_state_dict(self, state: dict[str, Any], n_rows: int) -> None:
         """Restore the state of a buffer of another size; what is left of the epoch is drawn in another order."""
-        self.load_state_dict({**state, "n_ordered": len(self.is_valid), "position": 0})
+        self.load_state_dict({**state, "n_ordered": len(self.is_valid)})

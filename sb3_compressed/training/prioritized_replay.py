@@ -8,11 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gymnasium import spaces
 from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.samplers.registry import name_of
 from sb3_compressed.training.gradient_steps import (
@@ -211,20 +209,14 @@ def _validate_buffer(model: Any) -> None:
         steps = f"n_steps={buffer.n_steps}" if is_n_step else "one step"
         raise ValueError(f"the model has n_steps={model.n_steps}, but its buffer {steps}; {_hint(model)}")
     if is_n_step and buffer.gamma != model.gamma:
-        raise ValueError(
-            f"the model has gamma={model.gamma}, but its buffer gamma={buffer.gamma}; {_hint(model, buffer.n_steps)}"
-        )
+        raise ValueError(f"the model has gamma={model.gamma}, but its buffer gamma={buffer.gamma}; {_hint(model)}")
 
 
-def _hint(model: Any, n_steps: int = 1) -> str:
+def _hint(model: Any) -> str:
     """Return how to construct a model that can be prioritized."""
-    n_steps, kind = max(n_steps, model.n_steps), ""
-    arguments = 'sampler=PrioritizedSampler(mode="lap")' if _needs_lap(model) else 'sampler="prioritized"'
-    if n_steps > 1:
-        kind, arguments = "NStep", f"{arguments}, n_steps={n_steps}, gamma={model.gamma}"
-    elif isinstance(model.observation_space, spaces.Dict):
-        kind = "Her" if isinstance(model.replay_buffer, HerReplayBuffer) else "Dict"
+    sampler = 'PrioritizedSampler(mode="lap")' if _needs_lap(model) else '"prioritized"'
+    steps = f", n_steps={model.n_steps}, gamma={model.gamma}" if model.n_steps > 1 else ""
     return (
-        f"construct the model with replay_buffer_class=Compressed{kind}ReplayBuffer, "
-        f"replay_buffer_kwargs=dict({arguments})"
+        "construct the model with a replay buffer class of sb3_compressed and "
+        f"replay_buffer_kwargs=dict(sampler={sampler}{steps})"
     )

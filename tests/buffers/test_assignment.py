@@ -304,15 +304,6 @@ def test_released_observations_are_assigned_again(stored: bool, kind: str, tmp_p
     assert_equal(saved(ours, tmp_path / "folder"), theirs)
 
 
-def test_a_folder_keeps_observations_that_were_released(tmp_path: Path) -> None:
-    buffer = new("image", 0, storage=tmp_path)
-    add(buffer, 0)
-    expected = np.array(buffer.observations)
-    buffer.observations = None
-    buffer.close()
-    assert np.array_equal(load_checkpoint(tmp_path, device="cpu").observations, expected)
-
-
 class FlattensItself(CompressedDictRolloutBuffer):
     """A user's class with the code of SB3's ``get``."""
 
@@ -361,17 +352,3 @@ def test_arrays_that_were_replaced_without_an_assignment_are_in_the_folder(tmp_p
     buffer.close()
     loaded = Replaced.from_checkpoint(tmp_path, device="cpu")
     assert np.array_equal(loaded.observations, expected)
-
-
-def test_released_memory_is_allocated_again_at_the_next_save(tmp_path: Path) -> None:
-    buffer: Any = CompressedDictReplayBuffer(ROWS, SPACES["dict"], spaces.Discrete(3), device="cpu", n_envs=N_ENVS)
-    add(buffer, 0, 10)
-    expected = {key: np.array(array) for key, array in buffer.observations.items()}
-    del buffer.observations
-    buffer.observations = expected
-    save_checkpoint(buffer, tmp_path)
-    assert isinstance(buffer.observations["cam"], CompressedArray)
-    add(buffer, 10, 3)
-    loaded = load_checkpoint(tmp_path, device="cpu")
-    for key, array in expected.items():
-        assert np.array_equal(loaded.observations[key][:10], array[:10])

@@ -3,44 +3,29 @@
 from __future__ import annotations
 
 import copy
-import io
 import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch as th
 from stored import add, hold_equal, new
 from support import Stream
 
 from sb3_compressed import (
     CompressedDictReplayBuffer,
     CompressedHerReplayBuffer,
-    CompressedNStepReplayBuffer,
     load_checkpoint,
     save_checkpoint,
 )
 
-
-def through_torch(attributes: dict[str, Any]) -> Any:
-    file = io.BytesIO()
-    th.save(attributes, file)
-    file.seek(0)
-    return th.load(file, weights_only=False)
-
-
 WAYS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "pickle": lambda attributes: pickle.loads(pickle.dumps(attributes)),
-    "torch.save": through_torch,
     "deepcopy": copy.deepcopy,
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    "uniform": {},
-    "one thread": {"num_threads": 1},
     "prioritized": {"sampler": "prioritized"},
     "zstd-dict": {"compression_method": "zstd-dict"},
-    "n-step": {"buffer_class": CompressedNStepReplayBuffer},
 }
 
 

@@ -95,11 +95,6 @@ def test_explicit_frame_stack_compresses_floats_and_leaves_small_keys_plain() ->
     assert type(buffer.observations["state"]) is np.ndarray
 
 
-def test_errors_name_the_key_of_a_dict_space() -> None:
-    with pytest.raises(ValueError, match="lives"):
-        CompressedDictReplayBuffer(64, MIXED, BUTTONS, "cpu", frame_stack=4, compression_method="zstd")
-
-
 def test_subclasses_keep_their_own_constructors() -> None:
     class Prioritized(CompressedReplayBuffer):
         """A user's class with its own argument."""
@@ -160,15 +155,6 @@ def test_codec_arguments_reach_the_codec() -> None:
     assert runs.observations.codec == get_codec("rle", runs_type=np.uint32)
 
 
-def test_dtypes_are_those_of_a_key() -> None:
-    kwargs: dict[str, Any] = {"compression_method": "rle"}
-    dtypes = {"screen": {"runs_type": np.uint32}, "state": np.float32}
-    buffer = CompressedDictReplayBuffer(8, MIXED, BUTTONS, "cpu", dtypes=dtypes, **kwargs)
-    observations: Any = buffer.observations
-    assert observations["screen"].codec == get_codec("rle", runs_type=np.uint32)
-    assert observations["state"].codec == observations["lives"].codec == get_codec("rle")
-
-
 def test_decompression_kwargs_are_merged_with_a_deprecation_warning() -> None:
     with pytest.warns(DeprecationWarning, match="compression_kwargs") as caught:
         buffer = replay(compression_method="gzip", decompression_kwargs={"compresslevel": 1})
@@ -191,7 +177,6 @@ def test_decompression_kwargs_are_merged_with_a_deprecation_warning() -> None:
         ({"resume": True}, "resume"),
         ({"overwrite": True, "resume": False}, "overwrite"),
         ({"resume": True, "repair": True}, "repair"),
-        ({"storage_mode": "repair", "resume": True}, "repair"),
         ({"repair": True}, None),
         ({"resume": True, "overwrite": True}, None),
         ({"storage_mode": "overwrite", "resume": True}, None),
@@ -232,14 +217,6 @@ def test_spaces_shapes_and_sizes_are_those_of_sb3() -> None:
         assert (our_array.shape, our_array.dtype) == (their_array.shape, their_array.dtype)
 
 
-def test_cuda_device_strings_mean_the_same_as_in_sb3() -> None:
-    # Without CUDA, SB3 falls back to the CPU.
-    theirs = ReplayBuffer(8, SCREEN, BUTTONS, device="cuda")
-    ours = CompressedReplayBuffer(8, SCREEN, BUTTONS, device="cuda")
-    assert ours.device == theirs.device
-    assert CompressedReplayBuffer(8, SCREEN, BUTTONS, device=th.device("cpu")).device == th.device("cpu")
-
-
 def test_huge_buffer_allocates_almost_nothing_and_does_not_warn() -> None:
     replay()  # imports what it needs
     # As many transitions as the estimate allows; raw, each of them takes 56 kB.
@@ -262,15 +239,6 @@ def test_buffer_larger_than_memory_warns_with_an_estimate() -> None:
     assert warning.filename == __file__
 
 
-def test_estimate_counts_uncompressed_frames_once_per_explicit_stack() -> None:
-    transitions = int(1.5 * available_memory() / SCREEN.shape[0] / 84 / 84)
-    with pytest.warns(UserWarning, match="enough memory"):
-        replay(size=transitions, compression_method="none")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        replay(size=transitions, compression_method="none", frame_stack=4)
-
-
 def test_narrower_elem_type_warns_once_and_clips() -> None:
     space = spaces.Box(-1e6, 1e6, (40, 40), np.float32)
     line = inspect.currentframe().f_lineno + 2  # type: ignore[union-attr]
@@ -282,12 +250,6 @@ def test_narrower_elem_type_warns_once_and_clips() -> None:
     assert buffer.observations[0].dtype == np.float32
     assert np.unique(buffer.observations[0]).tolist() == [255]
     assert np.unique(buffer.next_observations[0]).tolist() == [0]
-
-
-def test_only_a_wider_elem_type_than_necessary_warns() -> None:
-    assert replay(dtypes=np.uint8).observations.elem_type == np.uint8
-    with pytest.warns(UserWarning, match="2 times"):
-        assert replay(dtypes={"elem_type": np.uint16}).observations.elem_type == np.uint16
 
 
 @pytest.mark.parametrize("name", ["replay", "rollout"])
@@ -358,3 +320,9 @@ def test_variants_of_auto_of_earlier_versions_are_deprecated_and_mean_auto(optio
     assert buffer.observations.codec == replay().observations.codec
     assert (buffer.compression_method, buffer.given_arguments["compression_method"]) == ("auto", "auto")
     assert not buffer.given_arguments["compression_kwargs"]
+
+
+def test_prefetch_is_deprecated_and_has_no_effect() -> None:
+    with pytest.warns(DeprecationWarning, match="prefetch=3") as caught:
+        replay(prefetch=3)
+    assert [warning.filename for warning in caught] == [__file__]

@@ -8,22 +8,8 @@ import numpy as np
 import pytest
 from buffer_pairs import REPLAY_PAIRS, ROLLOUT_PAIRS
 from gymnasium import spaces
-from stable_baselines3.common.buffers import (
-    DictReplayBuffer,
-    DictRolloutBuffer,
-    NStepReplayBuffer,
-    ReplayBuffer,
-    RolloutBuffer,
-)
 
-from sb3_compressed import (
-    CompressedArray,
-    CompressedDictReplayBuffer,
-    CompressedDictRolloutBuffer,
-    CompressedNStepReplayBuffer,
-    CompressedReplayBuffer,
-    CompressedRolloutBuffer,
-)
+from sb3_compressed import CompressedArray
 from sb3_compressed.common.tree_map import tree_map
 
 IMAGE = spaces.Box(0, 255, (3, 36, 36), np.uint8)
@@ -92,11 +78,8 @@ class WithFrames:
 
 
 USERS = [
-    (CompressedReplayBuffer, ReplayBuffer),
-    (CompressedNStepReplayBuffer, NStepReplayBuffer),
-    (CompressedDictReplayBuffer, DictReplayBuffer),
-    (CompressedRolloutBuffer, RolloutBuffer),
-    (CompressedDictRolloutBuffer, DictRolloutBuffer),
+    *(REPLAY_PAIRS[kind] for kind in ("replay", "n-step", "dict")),
+    *(ROLLOUT_PAIRS[kind] for kind in ("plain", "dict")),
 ]
 
 

@@ -28,7 +28,6 @@ import sb3_compressed
 from sb3_compressed import CompressedNStepReplayBuffer, CompressedReplayBuffer, CompressedRolloutBuffer
 from sb3_compressed.buffers.contrib_rollout import COMPRESSED
 from sb3_compressed.buffers.her import CompressedHerReplayBuffer
-from sb3_compressed.buffers.replay import CompressedReplay
 
 CLASSES: list[Any] = [
     *(getattr(sb3_compressed, f"Compressed{name}ReplayBuffer") for name in ("", "Dict", "NStep", "Her")),
@@ -121,21 +120,6 @@ def test_a_class_whose_method_would_never_be_called_is_refused(ours: Any, parent
     with pytest.raises(TypeError, match=rf"Own\.{name}"):
         type("Both", (ours, own), {})
     type("Both", (own, ours), {})  # there it is called
-
-
-def test_a_rollout_buffer_whose_get_would_never_be_called_is_refused() -> None:
-    class Own(RolloutBuffer):
-        def get(self, batch_size: int | None = None) -> Any:
-            yield from super().get(batch_size)
-
-    with pytest.raises(TypeError, match=r"Own\.get"):
-        type("Both", (CompressedRolloutBuffer, Own), {})
-    type("Both", (Own, CompressedRolloutBuffer), {})  # there it is called
-
-
-def test_hindsight_replay_needs_its_own_compressed_class() -> None:
-    with pytest.raises(TypeError, match=r"HerReplayBuffer\.add"):
-        type("Both", (CompressedReplay, HerReplayBuffer), {})
 
 
 def test_a_class_in_front_of_ours_is_called_and_gets_plain_observations() -> None:

@@ -10,7 +10,7 @@ import pytest
 from buffer_pairs import REPLAY_PAIRS, SB3_OPTIMIZED
 from conftest import Stream
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv, add_all, assert_same_batch, n_episode_ends, new_buffer, same_draws
@@ -140,21 +140,6 @@ def test_batches_have_the_keys_in_the_order_of_the_space() -> None:
         buffer.add(obs, obs, np.array([1]), np.zeros(1), np.zeros(1), [{}])
         batch = buffer.sample(2)
         assert [*batch.observations] == [*batch.next_observations] == ["z", "a", "m"]
-
-
-@pytest.mark.parametrize("cls", [CompressedReplayBuffer, ReplayBuffer])
-def test_a_buffer_is_extended_by_the_arrays_of_another_one(cls: Any) -> None:
-    """As SB3's own tests do it, with timeouts that are arrays of one element."""
-    space, actions = spaces.Box(0, 255, (4, 36, 36), np.uint8), spaces.Discrete(9)
-    buffers = [cls(5, space, actions, "cpu") for _ in range(2)]
-    for step in range(5):
-        obs, info = np.full((1, 4, 36, 36), step, np.uint8), {"TimeLimit.truncated": step == 2}
-        buffers[0].add(obs, obs + 1, np.array([step]), np.ones(1), np.array([step == 2]), [info])
-    first = buffers[0]
-    infos = [[{"TimeLimit.truncated": truncated}] for truncated in first.timeouts]
-    buffers[1].extend(first.observations, first.next_observations, first.actions, first.rewards, first.dones, infos)
-    assert buffers[1].timeouts.ravel().tolist() == [0, 0, 1, 0, 0]
-    assert_same_batch(*same_draws(*[lambda buffer=buffer: buffer.sample(20) for buffer in buffers], seed=0))
 
 
 def test_the_folders_of_all_classes_can_be_loaded() -> None:

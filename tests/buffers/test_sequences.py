@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +15,6 @@ from gathering import damage
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from small_samplers import ValidSampler, WeightedSampler
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv, Transition, n_episode_ends
 
@@ -27,8 +26,7 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CorruptPayload,
 )
-from sb3_compressed.arrays.slots import slot_n_frames
-from sb3_compressed.samplers import PrioritizedSampler, RecentSampler
+from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.samplers.sequence_draw import Pad
 
 PADS = get_args(Pad)
@@ -147,8 +145,6 @@ def assert_sequences(
     length: int,
     burn_in: int = 0,
     pad: str = "none",
-    *,
-    as_views: bool = False,
 ) -> None:
     """Assert that a batch consists of sequences of the transitions, computed one step at a time.
 
@@ -182,10 +178,9 @@ def assert_sequences(
             if step is None:
                 for name in ("actions", "rewards", "dones"):
                     assert not getattr(samples, name)[number, at].any()
-                if not as_views:
-                    for key in keys:
-                        assert at == last + 1 or not tensor("observations", key)[number, at].any()
-                        assert at == first - 1 or not tensor("next_observations", key)[number, at].any()
+                for key in keys:
+                    assert at == last + 1 or not tensor("observations", key)[number, at].any()
+                    assert at == first - 1 or not tensor("next_observations", key)[number, at].any()
                 continue
             transition = transitions[step]
             timeout = transition.infos[env]["TimeLimit.truncated"]
@@ -218,61 +213,35 @@ def test_sequences_are_the_transitions_that_were_added(kind: str) -> None:
     for n_steps in (13, 2 * ROWS + 17):
         buffer, transitions = fill(name, n_steps, **options)
         assert n_episode_ends(transitions) >= 3
-        for pad, as_views in product(PADS, (False, True)):
+        for pad in PADS:
             kept = []
             for length, burn_in, stride in ((1, 0, 1), (4, 0, 1), (5, 3, 2)):
-                samples = seeded_sequences(buffer, 6, length, burn_in, stride, pad, as_views=as_views, seed=n_steps)
+                samples = seeded_sequences(buffer, 6, length, burn_in, stride, pad, seed=n_steps)
                 kept.append((samples, length, burn_in))
             for samples, length, burn_in in kept:  # whose memory is not shared
                 oldest = max(n_steps - ROWS, 0)
-                assert_sequences(samples, transitions, oldest, length, burn_in, pad, as_views=as_views)
+                assert_sequences(samples, transitions, oldest, length, burn_in, pad)
 
 
 @given(
     shape=st.tuples(st.integers(1, 8), st.integers(0, 5), st.integers(1, 6), st.sampled_from(PADS)),
     n_steps=st.integers(8, 3 * ROWS),
-    as_views=st.booleans(),
     longest=st.integers(1, 30),
     is_still=st.booleans(),
     seed=st.integers(0, 1000),
 )
 @examples(40)
 def test_any_sequences_of_stacks_are_the_transitions_that_were_added(
-    shape: tuple[int, int, int, Pad], n_steps: int, as_views: bool, longest: int, is_still: bool, seed: int
+    shape: tuple[int, int, int, Pad], n_steps: int, longest: int, is_still: bool, seed: int
 ) -> None:
     buffer, transitions = fill("stack", n_steps, seed=seed, longest=longest, is_still=is_still)
     length, burn_in, _, pad = shape
     try:
-        samples = seeded_sequences(buffer, 9, *shape, as_views=as_views, seed=seed)
+        samples = seeded_sequences(buffer, 9, *shape, seed=seed)
     except BufferNotReady:
         assert pad == "none"
         return
-    assert_sequences(samples, transitions, max(n_steps - ROWS, 0), length, burn_in, pad, as_views=as_views)
-
-
-def strides_of_frames(tensor: Any) -> int:
-    """Return by how many elements consecutive observations of a sequence are apart."""
-    return int(tensor.stride()[1])
-
-
-@pytest.mark.parametrize("name", ["stack", "channel-last", "rgb"])
-def test_views_of_stacks_share_frames(name: str) -> None:
-    buffer, _ = fill(name, 2 * ROWS)
-    views = seeded_sequences(buffer, 16, 6, as_views=True)
-    size = int(np.prod(SPACES[name].shape or ()))
-    assert strides_of_frames(views.observations) == strides_of_frames(views.next_observations) == size // N_STACK
-    copies = seeded_sequences(buffer, 16, 6)
-    assert strides_of_frames(copies.observations) == size
-    for field in ("observations", "next_observations", "all_observations"):
-        assert th.equal(getattr(views, field), getattr(copies, field))
-
-
-def test_observations_from_before_the_layout_was_detected_are_copied() -> None:
-    buffer, transitions = fill("stack", 30, frame_stack="auto", compression_method="delta", longest=30)
-    slots = buffer.observations.slots_at(slice(30))
-    assert {slot_n_frames(slot) for slot in slots.ravel()} == {1, N_STACK}
-    for as_views in (False, True):
-        assert_sequences(buffer.sample_sequences(30, 8, as_views=as_views), transitions, 0, 8, as_views=as_views)
+    assert_sequences(samples, transitions, max(n_steps - ROWS, 0), length, burn_in, pad)
 
 
 @pytest.mark.parametrize("name", ["vector", "stack"])
@@ -283,13 +252,12 @@ def test_next_observations_that_are_not_the_following_observations_are_returned(
         changed = rng.integers(0, 256, transitions[step].next_obs.shape).astype(transitions[step].next_obs.dtype)
         transitions[step].next_obs = changed
         buffer.next_observations[step] = changed
-    for as_views in (False, True):
-        samples = buffer.sample_sequences(20, 4, 1, pad="end", as_views=as_views)
-        for number, index in enumerate(samples.indices.tolist()):
-            row, env = divmod(index, N_ENVS)
-            np.testing.assert_array_equal(samples.next_observations[number, 1], transitions[row].next_obs[env])
-            np.testing.assert_array_equal(samples.observations[number, 1], transitions[row].obs[env])
-            assert not samples.next_observations[number][~samples.mask[number]].any()
+    samples = buffer.sample_sequences(20, 4, 1, pad="end")
+    for number, index in enumerate(samples.indices.tolist()):
+        row, env = divmod(index, N_ENVS)
+        np.testing.assert_array_equal(samples.next_observations[number, 1], transitions[row].next_obs[env])
+        np.testing.assert_array_equal(samples.observations[number, 1], transitions[row].obs[env])
+        assert not samples.next_observations[number][~samples.mask[number]].any()
 
 
 def test_next_observations_can_be_omitted() -> None:
@@ -299,9 +267,8 @@ def test_next_observations_can_be_omitted() -> None:
     assert samples.all_observations is None
     assert samples.observations.is_contiguous()
     assert th.equal(seeded_sequences(buffer, 10, 4).observations, samples.observations)
-    views = seeded_sequences(buffer, 10, 4, next_observations=False, as_views=True).observations
-    assert strides_of_frames(views) == np.prod(FRAME)
-    assert th.equal(views, samples.observations)
+    with pytest.warns(DeprecationWarning, match="as_views"):
+        assert th.equal(seeded_sequences(buffer, 10, 4, as_views=True).observations, samples.observations)
 
 
 def test_unknown_time_limits_warn() -> None:
@@ -328,9 +295,7 @@ def test_optimize_memory_usage_returns_the_same_sequences(name: str, handles_tim
             for transition in transitions:
                 transition.infos = [{"TimeLimit.truncated": False}] * N_ENVS
         oldest = max(n_steps - ROWS + (not handles_timeouts), 0)  # SB3 reserves one row
-        for as_views in (False, True):
-            samples = buffer.sample_sequences(48, 4, 2, pad="end", as_views=as_views)
-            assert_sequences(samples, transitions, oldest, 4, 2, "end", as_views=as_views)
+        assert_sequences(buffer.sample_sequences(48, 4, 2, pad="end"), transitions, oldest, 4, 2, "end")
 
 
 def test_folders_followers_and_copies_return_the_same_sequences(tmp_path: Path) -> None:
@@ -339,10 +304,7 @@ def test_folders_followers_and_copies_return_the_same_sequences(tmp_path: Path) 
     follower = CompressedReplayBuffer.from_checkpoint(tmp_path / "buffer", follow=True, device="cpu")
     loaded = CompressedReplayBuffer.from_checkpoint(tmp_path / "copy", device="cpu")
     for each in (buffer, follower, loaded):
-        for as_views in (False, True):
-            samples = each.sample_sequences(16, 4, 2, pad="end", as_views=as_views)
-            assert strides_of_frames(samples.observations) == np.prod(FRAME if as_views else STACK.shape)
-            assert_sequences(samples, transitions, ROWS + 5, 4, 2, "end", as_views=as_views)
+        assert_sequences(each.sample_sequences(16, 4, 2, pad="end"), transitions, ROWS + 5, 4, 2, "end")
     buffer.close()
 
 
@@ -355,7 +317,7 @@ def test_vec_normalize_normalizes_sequences_and_not_their_padding(name: str) -> 
     rms: Any = env.obs_rms["vector"] if isinstance(env.obs_rms, dict) else env.obs_rms
     rms.mean, rms.var = np.full(5, 3.0), np.full(5, 2.0)
     raw = seeded_sequences(buffer, 16, 6, 2, pad="end")
-    normalized = seeded_sequences(buffer, 16, 6, 2, pad="end", env=env, as_views=True)
+    normalized = seeded_sequences(buffer, 16, 6, 2, pad="end", env=env)
     assert not raw.mask.all()
     for field in ("observations", "next_observations"):
         ours, theirs = getattr(normalized, field), getattr(raw, field)
@@ -372,21 +334,19 @@ def test_vec_normalize_normalizes_sequences_and_not_their_padding(name: str) -> 
 
 def test_output_format_applies_to_sequences() -> None:
     expected = seeded_sequences(fill("stack", 100)[0], 16, 6)
-    for as_views in (False, True):
-        for options in ({"output_dtype": "float"}, {"normalize_images": True}):
-            samples = seeded_sequences(fill("stack", 100, **options)[0], 16, 6, as_views=as_views)
-            for field in ("observations", "next_observations"):
-                tensor = getattr(expected, field).float()
-                assert th.equal(getattr(samples, field), tensor / 255 if "normalize_images" in options else tensor)
+    for options in ({"output_dtype": "float"}, {"normalize_images": True}):
+        samples = seeded_sequences(fill("stack", 100, **options)[0], 16, 6)
+        for field in ("observations", "next_observations"):
+            tensor = getattr(expected, field).float()
+            assert th.equal(getattr(samples, field), tensor / 255 if "normalize_images" in options else tensor)
 
 
 def test_damaged_payload_is_an_error_that_names_its_slot() -> None:
     buffer, _ = fill("stack", ROWS, longest=1000, compression_method="zstd3", frame_stack=N_STACK)
     damage(buffer.observations, 30, 1)
-    for as_views in (False, True):
-        with pytest.raises(CorruptPayload) as caught:
-            buffer.sample_sequences(2000, 30, as_views=as_views, next_observations=False)
-        assert caught.value.slot == (30, 1)
+    with pytest.raises(CorruptPayload) as caught:
+        buffer.sample_sequences(2000, 30, next_observations=False)
+    assert caught.value.slot == (30, 1)
 
 
 @pytest.mark.parametrize(
@@ -409,21 +369,6 @@ def test_impossible_requests_are_errors(arguments: tuple[Any, ...], error: type[
     buffer, _ = fill("vector", 2 * ROWS)
     with pytest.raises(error, match=message):
         buffer.sample_sequences(*arguments)
-
-
-def test_samplers_draw_sequences_in_proportion_to_the_values_of_their_first_transitions() -> None:
-    buffer, transitions = fill("stack", 2 * ROWS + 7, sampler=WeightedSampler())
-    first = buffer.sample_sequences(64, 4, 2)
-    assert_sequences(first, transitions, ROWS + 7, 4, 2)
-    assert first.weights.tolist() == [[1.0]] * 64
-    buffer.update_priorities(np.arange(ROWS * N_ENVS), np.full(ROWS * N_ENVS, 1e-6))
-    [chosen, other] = np.unique(first.indices)[[3, 8]].tolist()
-    assert buffer.update_priorities(np.array([chosen, other]), np.array([3.0, 1.0])) == 0
-    batch = buffer.sample_sequences(400, 4, 2, as_views=True)
-    counts = {index: int((batch.indices == index).sum()) for index in (chosen, other)}
-    assert sum(counts.values()) == 400
-    assert 250 < counts[chosen] < 350
-    assert {float(weight) for weight in batch.weights[batch.indices == chosen]} == {np.float32(1 / 3)}
 
 
 def single_episodes(sampler: Any, lengths: list[int]) -> CompressedReplayBuffer:
@@ -472,22 +417,11 @@ def test_each_batch_of_sequences_counts_once_for_beta() -> None:
         assert buffer.sampler.current_beta == n_batches / 10
 
 
-def test_few_sequences_among_short_episodes_are_drawn_without_replacement() -> None:
-    buffer = single_episodes("without-replacement", [10] * 50 + [23])
-    assert set(buffer.sample_sequences(4, 20).indices.tolist()) == {500, 501, 502, 503}
-
-
-def test_a_sampler_that_returns_no_beginning_of_a_sequence_is_an_error() -> None:
-    buffer = single_episodes(RecentSampler(5, 5), [30] + [10] * 500)
-    with pytest.raises(BufferNotReady, match="sampler drew"):
-        buffer.sample_sequences(4, 20)
-
-
 def test_sequences_without_positive_priorities_are_an_error() -> None:
     buffer = single_episodes(PrioritizedSampler(epsilon=0.0), [10])
     buffer.sample(1)
     buffer.update_priorities([0], [0.0])
-    with pytest.raises(ValueError, match="priorities of all 1 transitions"):
+    with pytest.raises(ValueError, match="priorities of all"):
         buffer.sample_sequences(2, 10)
 
 
@@ -495,17 +429,24 @@ def test_sequences_without_positive_priorities_are_an_error() -> None:
     ("name", "n_steps", "options"),
     [
         ("vector", 0, {}),
-        ("vector", 0, {"sampler": ValidSampler()}),
-        ("her", 5, {"sampler": ValidSampler(), "longest": 999}),
+        ("vector", 0, {"sampler": "prioritized"}),
+        ("her", 5, {"sampler": "prioritized", "longest": 999}),
     ],
 )
 def test_no_sequences_are_drawn_without_transitions(name: str, n_steps: int, options: dict[str, Any]) -> None:
     buffer, _ = fill(name, n_steps, **options)
-    with pytest.raises(BufferNotReady, match=r"empty|yet"):
+    with pytest.raises(BufferNotReady, match="add"):
         buffer.sample_sequences(4, 2, pad="end")
 
 
-def test_sampler_of_hindsight_replay_draws_complete_episodes() -> None:
-    buffer, transitions = fill("her", ROWS + 20, sampler=ValidSampler())
+def test_sequences_of_hindsight_replay_with_priorities_are_of_complete_episodes() -> None:
+    buffer, transitions = fill("her", ROWS + 20, sampler="prioritized")
     samples = buffer.sample_sequences(64, 3)
-    assert_sequences(samples._replace(indices=samples.indices % (ROWS * N_ENVS)), transitions, 20, 3)
+    assert_sequences(samples, transitions, 20, 3)
+    assert samples.weights.tolist() == [[1.0]] * 64
+    assert (buffer.ep_length.reshape(-1)[samples.indices] > 0).all()
+
+
+def test_other_samplers_draw_no_sequences() -> None:
+    with pytest.raises(TypeError, match="RecentSampler"):
+        fill("vector", 20, sampler="recent")[0].sample_sequences(4, 4)

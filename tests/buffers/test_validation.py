@@ -17,8 +17,6 @@ from gathering import damage
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.envs import BitFlippingEnv
-from stable_baselines3.common.vec_env import DummyVecEnv
 from support import add_all, filled, new_buffer
 
 from sb3_compressed import (
@@ -28,7 +26,6 @@ from sb3_compressed import (
     CompressedRolloutBuffer,
     CorruptPayload,
 )
-from sb3_compressed.arrays.batch_pool import FORCE_FALLBACKS
 from sb3_compressed.codecs.raw import Raw
 
 ROWS = 16
@@ -105,23 +102,6 @@ def test_arguments_of_vector_environments_raise_and_name_what_to_pass() -> None:
     with pytest.raises(ValueError, match="single_observation_space and single_action_space"):
         batched.add(np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), numbers, numbers, flags, infos)
     assert buffer.pos == single.pos == batched.pos == 0
-
-
-@pytest.mark.parametrize("infos", [None, [], [{}]])
-def test_infos_of_a_her_buffer_are_validated_where_it_reads_them(infos: Any) -> None:
-    env = DummyVecEnv([BitFlippingEnv] * 2)
-    obs = env.reset()
-    step = obs, obs, np.zeros((2, 1)), np.zeros(2), np.zeros(2, bool)
-    for options in ({"handle_timeout_termination": True}, {"copy_info_dict": True}):
-        kwargs: Any = {"handle_timeout_termination": False, **options}
-        buffer = CompressedHerReplayBuffer(8, env.observation_space, env.action_space, env, "cpu", 2, **kwargs)
-        with pytest.raises(ValueError, match=r"infos .*\(n_envs=2\)"):
-            buffer.add(*step, infos)
-    neither: Any = CompressedHerReplayBuffer(
-        8, env.observation_space, env.action_space, env, "cpu", 2, handle_timeout_termination=False
-    )
-    neither.add(*step, infos)
-    assert neither.pos == 1
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
@@ -249,7 +229,6 @@ class Moody(Raw):
         return super().encode(frames)
 
 
-@pytest.mark.skipif(FORCE_FALLBACKS, reason="SB3's code encodes one row after the other then")
 @pytest.mark.parametrize("n_steps", [0, 5, ROWS + 3])
 def test_codec_error_during_add_leaves_the_buffer_unchanged(n_steps: int, stream: Stream) -> None:
     buffer = full(stream, n_steps, compression_method=Moody())
@@ -276,18 +255,11 @@ class Careless(Raw):
         return payloads[1:] if self.how == "too few" else [bytearray(p) for p in payloads]  # type: ignore[misc]
 
 
-@pytest.mark.skipif(FORCE_FALLBACKS, reason="SB3's code encodes one row after the other then")
 @pytest.mark.parametrize(("how", "got"), [("bytearray", "8 of bytearray"), ("too few", "7 of bytes")])
 def test_codec_that_returns_invalid_payloads_raises(how: str, got: str, stream: Stream) -> None:
     buffer = full(stream, 0, compression_method=Careless(how), frame_stack=None)
     with pytest.raises(TypeError, match=got):
         stream[-1][0].add_to(buffer)
-
-
-def test_fields_of_a_batch_do_not_share_memory(stream: Stream) -> None:
-    batch = full(stream).sample(8)
-    tensors = [tensor for tensor in batch if tensor is not None]
-    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == len(tensors)
 
 
 def test_invalid_input_leaves_a_dict_rollout_buffer_unchanged() -> None:

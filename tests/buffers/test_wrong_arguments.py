@@ -118,19 +118,13 @@ def test_nested_dict_spaces_raise() -> None:
 @pytest.mark.parametrize(
     ("cls", "argument", "hint"),
     [
-        (CompressedReplayBuffer, "n_steps", "CompressedNStepReplayBuffer takes it$"),
-        (CompressedDictReplayBuffer, "n_steps", "CompressedNStepReplayBuffer .* not Dict spaces$"),
-        (CompressedHerReplayBuffer, "n_steps", "not Dict spaces$"),
-        (CompressedDictReplayBuffer, "copy_info_dict", "CompressedHerReplayBuffer takes it$"),
-        (CompressedReplayBuffer, "goal_selection_strategy", "CompressedHerReplayBuffer .* are Dict spaces$"),
+        (CompressedReplayBuffer, "n_steps", r"'n_steps'$"),
         (CompressedReplayBuffer, "bufer_size", r"buffer_size\?$"),
         (CompressedReplayBuffer, "framestack", r"frame_stack\?$"),
-        (CompressedReplayBuffer, "alpha", r"sampler=PrioritizedSampler\(alpha=\.\.\.\)"),
-        (CompressedRolloutBuffer, "alpha", r"'alpha'$"),
         (CompressedRolloutBuffer, "unknown", "'unknown'$"),
     ],
 )
-def test_arguments_of_other_classes_raise_and_name_these(cls: type[Any], argument: str, hint: str) -> None:
+def test_unknown_arguments_raise_and_similar_ones_are_suggested(cls: type[Any], argument: str, hint: str) -> None:
     with pytest.raises(TypeError, match=f"^{cls.__name__}: .*{hint}"):
         new(cls, **{argument: 3})  # type: ignore[arg-type]
 

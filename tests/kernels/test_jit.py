@@ -6,12 +6,11 @@ import ast
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from programs import TIMEOUT_S, environment_with, outcome, run
+from programs import outcome, run
 
 import sb3_compressed
 
@@ -148,20 +147,6 @@ def test_kernels_are_compiled_with_a_disabled_jit(warm: Path) -> None:
     """It is for debugging the user's own functions; kernels read at addresses, which Python cannot do."""
     own = "\nimport numba\nassert not hasattr(numba.njit(lambda: 1), 'py_func')"
     assert int(run(PROGRAM + own, warm, NUMBA_DISABLE_JIT="1")) == 0
-
-
-@pytest.mark.slow
-def test_processes_can_compile_concurrently(package: Path) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(package)]
-    started = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment_with())
-        for _ in range(3)
-    ]
-    for process in started:
-        _, errors = process.communicate(timeout=TIMEOUT_S)
-        assert process.returncode == 0, errors.decode()
-        assert not errors
-    assert n_compiled(package) == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need privileges")

@@ -123,8 +123,3 @@ def test_a_configuration_is_small_and_can_be_pickled_and_copied(sampler: Sampler
     assert buffer.sampler.is_bound
     assert len(pickle.dumps(sampler)) < 1000
     assert not pickle.loads(pickle.dumps(sampler)).is_bound
-
-
-def test_every_registered_name_is_listed() -> None:
-    assert available_samplers() == tuple(sorted(("uniform", *registry._SAMPLERS)))
-    assert get_sampler("uniform") is None

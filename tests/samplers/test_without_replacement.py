@@ -64,29 +64,6 @@ def test_each_transition_is_equally_likely_at_each_position(stream: Stream) -> N
     assert_frequencies(counts, n_free=11 * 11)
 
 
-@cart
-def test_new_transitions_are_in_the_next_epoch_and_overwritten_ones_in_none(stream: Stream) -> None:
-    buffer = epochs_of(stream, 50)
-    epoch = buffer.iterate(40)
-    drawn = [*next(epoch).indices]
-    add_all(stream[-1][50:60], buffer)
-    rest = np.concatenate([batch.indices for batch in epoch])
-    assert not {*drawn} & {*rest.tolist()}
-    np.testing.assert_array_equal(np.sort(rest), np.setdiff1d(np.arange(40, 200), drawn))
-    following = np.concatenate([batch.indices for batch in buffer.iterate(40)])
-    np.testing.assert_array_equal(np.sort(following), np.arange(200))
-
-
-@cart
-def test_an_epoch_whose_rest_was_overwritten_ends(stream: Stream) -> None:
-    buffer = epochs_of(stream, 50)
-    epochs = buffer.iterate(60, epochs=2)
-    next(epochs)
-    add_all(stream[-1][50:140], buffer)
-    batches = [batch.indices for batch in epochs]
-    np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(200))
-
-
 @examples(100)
 @given(data=st.data(), optimize_memory_usage=st.booleans())
 def test_each_iteration_is_what_is_left_of_an_epoch(data: st.DataObject, optimize_memory_usage: bool) -> None:
@@ -184,8 +161,6 @@ def test_wrong_iterations_raise_before_the_first_batch(stream: Stream) -> None:
         {"n_ordered": 201},
         {"n_ordered": 15},
         {"key": -1},
-        {"position": -1},
-        {"position": 1 << 20},
         {"n_epochs": -1},
         {"is_left": np.ones(200, np.bool_)},
         {"is_left": np.zeros(3, np.bool_)},
@@ -197,20 +172,9 @@ def test_an_invalid_state_is_refused(wrong: dict[str, Any], stream: Stream) -> N
     assert buffer.sampler is not None
     state = buffer.sampler.state_dict()
     before = pickle.dumps(state)
-    with pytest.raises(ValueError, match=r"position|is_left"):
+    with pytest.raises(ValueError, match=r"order|is_left"):
         buffer.sampler.load_state_dict({**state, **wrong})
     assert pickle.dumps(buffer.sampler.state_dict()) == before
-
-
-@cart
-def test_a_state_that_left_transitions_behind_ends_the_epoch(stream: Stream) -> None:
-    buffer = epochs_of(stream, 30)
-    buffer.sample(16)
-    assert isinstance(buffer.sampler, WithoutReplacementSampler)
-    state = buffer.sampler.state_dict()
-    buffer.sampler.load_state_dict({**state, "position": state["n_ordered"]})
-    assert sum(len(batch.indices) for batch in buffer.iterate(50, resume=True)) == 0
-    assert np.bincount(buffer.sample(120).indices).tolist() == [1] * 120
 
 
 def test_an_epoch_of_version_030_continues_with_what_is_left() -> None:
