@@ -439,8 +439,9 @@ class CompressedReplay(CompressedBuffer):
         Each possible sequence has the same probability, or with ``sampler="prioritized"``, one in proportion to the
         priority of its first transition after the burn-in. Random numbers are from ``np.random``. The time it takes
         does not depend on the size of the buffer, unless sequences begin at few transitions, or at few of those with
-        large priorities. Buffers with n-step returns and hindsight replay return the transitions as they were added. With ``handle_timeout_termination=False``, the buffer does not know where
-        time limits end episodes, so that sequences continue into the next one there; a warning says so.
+        large priorities. Buffers with n-step returns and hindsight replay return the transitions as they were added.
+        With ``handle_timeout_termination=False``, the buffer does not know where time limits end episodes, so that
+        sequences continue into the next one there; a warning says so.
 
         :param batch_size: number of sequences, at least 1
         :param length: transitions of a sequence to train on, at least 1
