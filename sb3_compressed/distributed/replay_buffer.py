@@ -99,9 +99,8 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     Observations are encoded where they are added, stored and sent as payloads, and decoded in the learner. Each writer
     has a ring of its own in one shard: this buffer, whose :meth:`add` is that of SB3, and any number of others, see
-    :meth:`writer` and :class:`~sb3_compressed.distributed.Collectors`. Fast writers have
-    larger rings, so that all rings together contain the newest transitions. Batches are drawn uniformly from all
-    transitions, or in proportion to their priorities.
+    :meth:`writer` and :class:`~sb3_compressed.distributed.Collectors`. Environments have rings of the same length.
+    Batches are drawn uniformly from all transitions, or in proportion to their priorities.
 
     Unlike SB3's buffer, it draws random numbers of its own, transitions can be sampled after a segment of them was
     added, and batches are requested before they are needed.
@@ -226,8 +225,8 @@ class DistributedReplayBuffer(ReplayBuffer):
     def writer(self, name: str, n_envs: int, *, timeout: float | None = None) -> ReplayWriter:
         """Return a writer of transitions for another process, such as an actor of Ray.
 
-        The buffer is divided among the rings of all writers by how fast they add. If it is full, existing rings become
-        smaller, so create all writers before you use them.
+        The buffer is divided equally among the environments of all writers. Existing rings become smaller, and lose
+        their oldest transitions if they are full, so create all writers before you use them.
 
         :param name: names the ring; a new writer of the same name continues it
         :param n_envs: number of environments
@@ -342,7 +341,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         """
         for status in statuses:
             self._group.update(self._group.shards[self._registry.writers[name][1]], status)
-            self._registry.update_quotas()
+            self._registry.update()
 
     def _record_local(self) -> None:
         """Record the states in the replies to the writers of this process."""
@@ -385,7 +384,7 @@ class DistributedReplayBuffer(ReplayBuffer):
                 writer.poll()
         self._record_local()
         n_staged = sum(writer.n_staged for _, writer in self._local)
-        return min(self._group.n_transitions + n_staged, self._registry.quotas.n_transitions)
+        return min(self._group.n_transitions + n_staged, self._registry.n_transitions)
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does.
@@ -401,7 +400,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             raise ValueError(
                 "rewards of n-step returns are summed in the shards, so VecNormalize must have norm_reward=False"
             )
-        self._registry.update_quotas()
+        self._registry.update()
         parts = self._pipeline.next(batch_size)
         self.n_sampled += batch_size
         arrays = self._decoder.arrays(parts)
@@ -588,12 +587,12 @@ class DistributedReplayBuffer(ReplayBuffer):
             n_envs, shard = writers[name]
             rings[shard][name] = source, n_envs
         sizes = {name: ring.n_transitions for name, ring in (manifest.rings or {}).items()}
-        quotas = self._registry.new_quotas(writers, sizes)
-        rows = quotas.rows
+        self._registry.replace(writers, sizes)
+        rows = self._registry.rows
         self._pipeline.discard()
         self._updates.clear()
         self._group.renumber()
         self._group.rows = rows
-        self._registry.writers, self._registry.quotas, self._local = writers, quotas, []
+        self._local = []
         loaded = self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
         manifest.verify_loaded(path, dict(ChainMap(*loaded)), rows)

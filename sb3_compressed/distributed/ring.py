@@ -107,18 +107,18 @@ class Ring:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def append(self, rows: Block, max_updated_elsewhere: float = 0.0) -> None:
+    def append(self, rows: Block, max_updated: float = 0.0) -> None:
         """Append rows.
 
         :param rows: what :func:`.block_of` returned
-        :param max_updated_elsewhere: the largest priority that was updated in other rings; new transitions have at
+        :param max_updated: the largest priority that was updated in all rings of the shard; new transitions have at
             least this
         :raises OSError: if the folder cannot be written; the ring is then as it was, unless it has fewer rows than
             these: then the writer must open it again
         """
         sampler = self.buffer.sampler
         if isinstance(sampler, PrioritizedSampler):
-            sampler.max_updated_elsewhere = max_updated_elsewhere
+            sampler.max_updated_elsewhere = max_updated
         before = self.buffer.pos
         try:
             append_rows(self.buffer, rows)

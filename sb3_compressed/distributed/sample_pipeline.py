@@ -176,9 +176,7 @@ class SamplePipeline:
         for shard, view in enumerate(self._group.shards):
             of_shard, updates = counts[:, shard], self._take_updates(shard)
             if of_shard.any():
-                reply = view.actor.sample.remote(
-                    self._session, of_shard.tolist(), updates, self._group.max_updated_besides(view)
-                )
+                reply = view.actor.sample.remote(self._session, of_shard.tolist(), updates)
                 requests.append(Request(shard, reply, of_shard, float(shares[shard]), time.monotonic()))
             else:  # others may have added to it
                 for each in updates:

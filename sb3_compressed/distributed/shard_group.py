@@ -195,7 +195,7 @@ class ShardGroup:
     def request_status(self, view: ShardView) -> None:
         """Request the state of a shard, unless it was requested; :meth:`poll` receives it."""
         if view.probe is None:
-            view.probe = view.actor.status.remote(self.max_updated_besides(view))
+            view.probe = view.actor.status.remote()
             view.probed_at = time.monotonic()
 
     def refresh(self, timeout: float) -> None:
@@ -275,11 +275,6 @@ class ShardGroup:
         self.rows = dict(rows)
         for view in self.shards:
             self.send(view, "resize", self.rows)
-
-    def max_updated_besides(self, view: ShardView) -> float:
-        """Return the largest priority that was updated in the other shards, 0 if there is none."""
-        statuses = (each.status for each in self.shards if each is not view)
-        return max((status.max_updated for status in statuses if status is not None), default=0.0)
 
     @property
     def masses(self) -> NDArray[np.float64]:

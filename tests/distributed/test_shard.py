@@ -52,10 +52,10 @@ class Sharded:
     def batches(self, *counts: int, session: str = "learner") -> list[Samples]:
         return batches_of(self.shard.sample(session, counts), self.kind, self.codecs)
 
-    def update(self, rings: Any, numbers: Any, errors: Any, max_updated: float = 0.0) -> Any:
+    def update(self, rings: Any, numbers: Any, errors: Any) -> Any:
         """Update priorities, with a request for one transition; return the state after it."""
         updates = PriorityUpdates(rings, numbers, errors, self.shard.status().incarnation)
-        return self.shard.sample("learner", [1], [updates], max_updated).status
+        return self.shard.sample("learner", [1], [updates]).status
 
     def numbers(self, n: int = 400, n_envs: int = 1) -> list[int]:
         """Return the numbers of transitions that can be sampled, which are verified."""
@@ -496,22 +496,11 @@ def test_new_transitions_have_the_largest_priority_of_all_rings(where: str, tmp_
     for client in clients:
         client.send(20)
     assert {*priorities(own).values()} == {1.0}
-    assert own.shard.status().max_updated == 0
     rings, number = np.zeros(1, np.int16), np.array([4])
-    assert own.update(rings, number, np.array([7.0])).max_updated == 7
-    clients[1].send(1)
-    assert priorities(own)[120] == 7
-    own.shard.status(9.0)  # in another shard
-    clients[0].send(1)
-    assert priorities(own)[20] == 9.0
-    assert own.shard.status().max_updated == 7, "not that of other shards"
-    own.update(rings, number, np.array([0.25]), 0.5)
-    clients[1].send(1)
-    assert priorities(own)[121] == 0.5
-    own.shard.resize({"a": 50, "b": 90})
-    own.shard.sample("learner", [], (), 0.75)
-    clients[1].send(1)
-    assert priorities(own)[122] == 0.75
+    for number_of_b, error in ((120, 7.0), (121, 0.25)):
+        own.update(rings, number, np.array([error]))
+        clients[1].send(1)
+        assert priorities(own)[number_of_b] == error
 
 
 def test_updates_precede_the_draws_of_their_request() -> None:

@@ -15,7 +15,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv
 
-from distributed.buffers import REMOTE, actions_of, add_rows, assert_true, new_buffer, refreshed, write
+from distributed.buffers import actions_of, add_rows, assert_true, new_buffer, refreshed
 from distributed.emitted import NUMBERS, SPACES, observation
 from sb3_compressed import prioritize
 from sb3_compressed.distributed import DistributedReplayBuffer
@@ -87,27 +87,6 @@ def test_priorities(local_ray: None) -> None:
     refreshed(buffer)
     assert buffer._group.masses.sum() == before
     assert buffer.n_skipped_updates == n_skipped + 90
-    buffer.close()
-
-
-def test_new_transitions_have_the_largest_priority_of_all_shards(local_ray: None) -> None:
-    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0)
-    buffer = new_buffer("small", 100, n_shards=3, prefetch=0, sampler=sampler)
-    writers = {name: buffer.writer(name, 1) for name in ("a", "b", "c")}
-    write(buffer, "small", writers, range(10))
-    refreshed(buffer)
-    batch = buffer.sample(200)
-    of_a = np.array(actions_of(batch)) < REMOTE + 50_000
-    buffer.update_priorities(batch.indices[of_a], np.full(of_a.sum(), 8.0))
-    buffer.sample(200)  # which sends the updates
-    buffer.sample(200)  # which sends what is the largest one now
-    write(buffer, "small", {"-": writers["a"], "b": writers["b"]}, range(10, 20))
-    for shard in range(3):
-        before = buffer.shards[shard].status
-        assert before is not None
-        assert before.max_updated == (8.0 if shard == 0 else 0.0)
-    masses = buffer._group.masses.tolist()
-    assert masses == [8.0 * 20, 1.0 * 10 + 8.0 * 10, 1.0 * 10]
     buffer.close()
 
 
