@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gymnasium import spaces
-
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.warning import warn_user
@@ -16,14 +14,12 @@ from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
 
-__all__ = ["ShardOptions", "remove_names", "require_supported", "validated_sampler"]
+__all__ = ["ShardOptions", "remove_names", "validated_sampler"]
 
-#: Arguments of hindsight replay.
-HINDSIGHT = {"env", "n_sampled_goal", "goal_selection_strategy", "copy_info_dict"}
 #: What can be done with shards in a folder.
 STORAGE_MODES = ("create", "resume", "overwrite")
-#: Numbers of transitions have room for so many shards.
-MAX_SHARDS = 1 << 10
+#: Numbers of transitions have room for so many shards, also if a mix of up to eight buffers multiplies them.
+MAX_SHARDS = 1 << 7
 
 
 @dataclass(frozen=True)
@@ -75,14 +71,3 @@ def validated_sampler(sampler: str | Sampler) -> PrioritizedSampler | RecentSamp
             "transitions in other shards"
         )
     return configured
-
-
-def require_supported(space: spaces.Space[Any], n_steps: int, options: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for hindsight replay, and n-step returns of Dict observations, which SB3 does not have."""
-    if hindsight := sorted(HINDSIGHT & set(options)):
-        raise ValueError(
-            "hindsight replay cannot be distributed, since its rewards are computed by an environment while a batch is "
-            f"sampled; got {', '.join(hindsight)}. Use CompressedHerReplayBuffer"
-        )
-    if n_steps > 1 and isinstance(space, spaces.Dict):
-        raise ValueError(f"SB3 has no n-step returns for Dict observations, got n_steps={n_steps}")

@@ -411,8 +411,8 @@ def _validated_buffer(model: Any) -> DistributedReplayBuffer:
         )
     if model.get_vec_normalize_env() is not None:
         raise ValueError(
-            "collectors do not support VecNormalize, whose statistics would be those of one process: remove it, or "
-            "normalize within the environments, such as with gymnasium.wrappers.NormalizeObservation"
+            "collectors do not support VecNormalize, whose statistics are those of one process: normalize in a wrapper "
+            "of the environment, with fixed statistics"
         )
     if model.gradient_steps < 0:
         raise ValueError(

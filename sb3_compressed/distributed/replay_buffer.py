@@ -28,7 +28,7 @@ from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.distributed.arguments import ShardOptions, remove_names, require_supported, validated_sampler
+from sb3_compressed.distributed.arguments import ShardOptions, remove_names, validated_sampler
 from sb3_compressed.distributed.batch_decoding import BatchDecoder
 from sb3_compressed.distributed.checkpoint_manifest import Manifest, read_manifest
 from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS
@@ -65,8 +65,6 @@ class DistributedStatistics(NamedTuple):
     :param n_bytes_inserted: bytes of the segments that shards received, without codecs
     :param n_bytes_sampled: bytes of the samples that shards sent, without codecs
     :param staleness: how many batches before its use the last batch was requested
-    :param staleness_seconds: how many seconds before its use the last batch was requested
-    :param waited: seconds that batches waited for shards
     :param memory_nbytes: resident memory of the shards' processes in bytes, as far as they have reported it
     """
 
@@ -80,8 +78,6 @@ class DistributedStatistics(NamedTuple):
     n_bytes_inserted: int
     n_bytes_sampled: int
     staleness: int
-    staleness_seconds: float
-    waited: float
     memory_nbytes: int
 
 
@@ -131,7 +127,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     :param normalize_images: as for other buffers
     :param compression: other compression options of buffers: ``compression_method``, ``compression_kwargs``,
         ``dtypes``, ``frame_stack``
-    :raises ValueError: if an argument is invalid, or for hindsight replay, which is not supported
+    :raises ValueError: if an argument is invalid
     :raises StorageError: if the folder contains shards that are not to be continued, or more than ``n_shards``
     :raises ShardTimeout: if a shard does not answer, or does not start, such as if no node has the resources that
         ``ray_options`` request
@@ -173,7 +169,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         remove_names(compression)
         options = ShardOptions(n_shards, storage, storage_mode, ray_options or {}, timeout)
         configured = validated_sampler(sampler)
-        require_supported(observation_space, n_steps, compression)
+        if n_steps > 1 and isinstance(observation_space, spaces.Dict):
+            raise ValueError(f"SB3 has no n-step returns for Dict observations, got n_steps={n_steps}")
         # SB3's constructor allocates one row, which is removed again: the transitions are in the shards.
         super().__init__(n_envs, spaces.Box(0, 1, (0,), np.float32), action_space, device, n_envs)
         for array in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
@@ -487,9 +484,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             n_late=pipeline.n_late,
             n_bytes_inserted=sum(status.n_bytes_inserted for status in statuses),
             n_bytes_sampled=sum(status.n_bytes_sampled for status in statuses),
-            staleness=pipeline.staleness[0],
-            staleness_seconds=pipeline.staleness[1],
-            waited=pipeline.waited,
+            staleness=pipeline.staleness,
             memory_nbytes=sum(view.status.memory for view in group.shards if view.status is not None),
         )
 

@@ -177,20 +177,15 @@ class ShardGroup:
         for view in self.shards:
             view.epoch += 1
 
-    def exclude(self, view: ShardView, reason: str) -> None:
-        """Make no requests to a shard that has failed or is late, until it answers again."""
+    def exclude(self, view: ShardView, error: Exception | None = None) -> None:
+        """Make no requests to a shard that has failed, or without an error is late, until it answers again."""
         if view.is_answering:
+            reason = (
+                "is late; batches are sampled from the others" if error is None else f"failed: {type(error).__name__}"
+            )
             logger.warning("shard %d %s", self.shards.index(view), reason)
             view.is_answering = False
             self.request_status(view)
-
-    def late(self, view: ShardView) -> None:
-        """Record that a shard did not answer in time."""
-        self.exclude(view, "is late; batches are sampled from the others")
-
-    def failed(self, view: ShardView, error: Exception) -> None:
-        """Record that a call of a shard failed."""
-        self.exclude(view, f"failed: {type(error).__name__}")
 
     def request_status(self, view: ShardView) -> None:
         """Request the state of a shard, unless it was requested; :meth:`poll` receives it."""
@@ -228,7 +223,7 @@ class ShardGroup:
             try:
                 status = ray.get(view.probe)
             except ACTOR_FAILURES as error:
-                self.failed(view, error)
+                self.exclude(view, error)
                 if time.monotonic() - view.probed_at > PAUSE:
                     view.probe = None
                     self.request_status(view)
@@ -374,7 +369,7 @@ class ShardGroup:
             pending = {index: reply for index, reply in pending.items() if reply not in answers}
             new_late = [index for index in pending if index in pings and pings[index] not in answers]
             for index in new_late:
-                self.late(self.shards[index])
+                self.exclude(self.shards[index])
                 del pending[index]
             late += new_late
             pings = {index: self.shards[index].actor.ping.remote() for index in pending}

@@ -25,7 +25,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import VecNormalize
 
-from distributed.collected_envs import Endless, Numbered, broken, cart, failing, pendulum
+from distributed.collected_envs import Endless, Numbered, broken, cart, pendulum
 from distributed.stopped import until, until_ended
 from sb3_compressed import CompressedReplayBuffer, PrioritizedReplayCallback, prioritize
 from sb3_compressed.distributed import Collectors, DistributedReplayBuffer
@@ -102,7 +102,7 @@ class Recorder(BaseCallback):
 def test_transitions_of_collectors_count_as_steps(model: Any) -> None:
     env = model.env.envs[0].unwrapped
     n_steps, n_resets, n_calls, n_updates = env.n_steps, env.n_resets, model._n_calls, model._n_updates
-    remote = collectors(n_collectors=2, samples_per_insert=8)
+    remote = collectors(n_collectors=2, samples_per_insert=8, weights_interval=20)
     recorder = Recorder(remote)
     model.learn(500, callback=[remote, recorder], log_interval=10)
     assert (env.n_steps, env.n_resets) == (n_steps, n_resets + 1)
@@ -288,12 +288,6 @@ def test_errors_at_the_start_end_the_collectors(model: Any) -> None:
     assert_ended(model, set())
     with pytest.raises(ValueError, match="observation space"):
         model.learn(500, callback=collectors(cart))
-    assert_ended(model, set())
-
-
-def test_environments_that_crash_end_the_training(model: Any) -> None:
-    with pytest.raises(RuntimeError, match="the game has crashed"):
-        model.learn(500, callback=collectors(failing(n_steps=10)))
     assert_ended(model, set())
 
 

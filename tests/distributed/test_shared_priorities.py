@@ -17,7 +17,7 @@ from support import ImageEnv
 
 from distributed.buffers import actions_of, add_rows, assert_true, new_buffer, refreshed
 from distributed.emitted import NUMBERS, SPACES, observation
-from sb3_compressed import prioritize
+from sb3_compressed import CompressedReplayBuffer, MixedReplayBuffer, prioritize
 from sb3_compressed.distributed import DistributedReplayBuffer
 from sb3_compressed.samplers import PrioritizedSampler
 
@@ -87,6 +87,30 @@ def test_priorities(local_ray: None) -> None:
     refreshed(buffer)
     assert buffer._group.masses.sum() == before
     assert buffer.n_skipped_updates == n_skipped + 90
+    buffer.close()
+
+
+def test_a_mix_updates_priorities_of_all_its_buffers(local_ray: None) -> None:
+    """It raised AttributeError if another part had priorities, too."""
+    sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0)
+    buffer = new_buffer("small", 100, n_envs=2, n_shards=2, prefetch=0, sampler=sampler)
+    local = CompressedReplayBuffer(100, SPACES["small"], NUMBERS, "cpu", sampler=PrioritizedSampler(1.0, epsilon=0.0))
+    add_rows(buffer, "small", range(20))
+    add_rows(local, "small", range(1000, 1020))
+    refreshed(buffer)
+    for parts in ((buffer, local), (local, buffer)):
+        mixed = MixedReplayBuffer.from_buffers(parts, weights=[0.5, 0.5])
+        errors = np.random.default_rng(len(parts)).uniform(1, 3, 1000)
+        batch = mixed.sample(1000)
+        actions = actions_of(batch)
+        assert mixed.update_priorities(batch.indices, errors) == 0
+        buffer.sample(1)  # which sends the updates
+        expected = dict(zip(actions, errors, strict=True))
+        found = {action: priority for action, priority in expected.items() if action < 1000}
+        refreshed(buffer)
+        np.testing.assert_allclose(buffer._group.masses.sum(), sum(found.values()))
+        with pytest.raises(ValueError, match="indices"):
+            mixed.update_priorities(np.array([*batch.indices[:1], 1 << 62]), np.ones(2))
     buffer.close()
 
 
