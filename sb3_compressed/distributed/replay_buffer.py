@@ -28,7 +28,6 @@ from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.distributed.arguments import ShardOptions, remove_names, validated_sampler
 from sb3_compressed.distributed.batch_decoding import BatchDecoder
 from sb3_compressed.distributed.checkpoint_manifest import Manifest, read_manifest
 from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS
@@ -38,12 +37,12 @@ from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
 from sb3_compressed.distributed.shard import ShardStatus
 from sb3_compressed.distributed.shard_checkpoints import ShardCheckpoints
-from sb3_compressed.distributed.shard_group import ShardGroup, ShardView
+from sb3_compressed.distributed.shard_group import ShardGroup, ShardOptions, ShardView
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.distributed.writer_registry import LEARNER, WriterRegistry
 from sb3_compressed.errors import ShardTimeout
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
-from sb3_compressed.samplers import PrioritizedSampler, Sampler
+from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
 from sb3_compressed.samplers.td_errors import validated_td_errors
 
 __all__ = ["DistributedReplayBuffer", "DistributedStatistics"]
@@ -166,9 +165,9 @@ class DistributedReplayBuffer(ReplayBuffer):
             validate_integer(count, value, 1)
         validate_integer("prefetch", prefetch, 0)
         storage_mode = storage_mode_of(storage_mode, compression)
-        remove_names(compression)
+        _remove_names(compression)
         options = ShardOptions(n_shards, storage, storage_mode, ray_options or {}, timeout)
-        configured = validated_sampler(sampler)
+        configured = _validated_sampler(sampler)
         if n_steps > 1 and isinstance(observation_space, spaces.Dict):
             raise ValueError(f"SB3 has no n-step returns for Dict observations, got n_steps={n_steps}")
         # SB3's constructor allocates one row, which is removed again: the transitions are in the shards.
@@ -591,3 +590,26 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._local = []
         loaded = self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
         manifest.verify_loaded(path, dict(ChainMap(*loaded)), rows)
+
+
+def _remove_names(options: dict[str, Any]) -> None:
+    """Remove arguments of shards that outlived their learner in 0.3.0, which models of that version pass."""
+    if names := [name for name in ("name", "lease") if options.pop(name, None) is not None]:
+        warn_user(
+            f"{' and '.join(names)} of a distributed buffer have no effect any more: shards end with their learner; "
+            "pass storage=<folder> and storage_mode='resume' to continue with what they contain"
+        )
+
+
+def _validated_sampler(sampler: str | Sampler) -> PrioritizedSampler | RecentSampler | None:
+    """Return the configured sampler, ``None`` for uniform sampling.
+
+    :raises ValueError: if it is another one
+    """
+    configured = get_sampler(sampler)
+    if not isinstance(configured, PrioritizedSampler | RecentSampler | None):
+        raise ValueError(
+            f"sampler must be 'uniform', 'prioritized' or 'recent', got {sampler!r}: others know nothing of the "
+            "transitions in other shards"
+        )
+    return configured

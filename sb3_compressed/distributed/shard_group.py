@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from ray.exceptions import RayTaskError
 
 from sb3_compressed import __version__
-from sb3_compressed.distributed.arguments import ShardOptions
+from sb3_compressed.buffers.validation import validate_integer
+from sb3_compressed.common.paths import user_path
 from sb3_compressed.distributed.checkpoint_manifest import SavedRing
 from sb3_compressed.distributed.ray_session import (
     ACTOR_FAILURES,
@@ -30,21 +31,52 @@ from sb3_compressed.distributed.ray_session import (
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import SaveReply, Shard, ShardStatus
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
+from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 
-__all__ = ["ShardGroup", "ShardView"]
+__all__ = ["ShardGroup", "ShardOptions", "ShardView"]
 
 logger = logging.getLogger(__name__)
 
+#: What can be done with shards in a folder.
+STORAGE_MODES = ("create", "resume", "overwrite")
+#: Numbers of transitions have room for so many shards, also if a mix of up to eight buffers multiplies them.
+MAX_SHARDS = 1 << 7
 #: Seconds between attempts to reach a shard that is being restarted.
 PAUSE = 0.2
-#: Seconds between requests for the state of an empty shard.
-EMPTY_PAUSE = 1.0
 #: How the names of the folders of shards begin.
 FOLDER = "shard-"
 #: Seconds to wait for the processes of shards, which import much.
 START_TIME = 120.0
 #: Seconds for which calls of all shards are repeated.
 PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """How shards are started, see :class:`.DistributedReplayBuffer`.
+
+    :raises ValueError: if a number is out of range, or there is no such mode for shards
+    """
+
+    n_shards: int
+    storage: StorageLocation
+    storage_mode: StorageMode
+    ray_options: Mapping[str, Any]
+    timeout: float
+
+    def __post_init__(self) -> None:
+        validate_integer("n_shards", self.n_shards, 1)
+        if self.n_shards >= MAX_SHARDS:
+            raise ValueError(f"n_shards must be less than {MAX_SHARDS}, got {self.n_shards}")
+        if not 0 < self.timeout < float("inf"):
+            raise ValueError(f"timeout must be a positive number of seconds, got {self.timeout!r}")
+        if self.storage_mode not in STORAGE_MODES:
+            raise StorageError(f"storage_mode must be one of {STORAGE_MODES}, got {self.storage_mode!r}")
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder to store shards in, ``None`` for memory."""
+        return None if self.storage == "memory" else user_path(self.storage).absolute()
 
 
 @dataclass
@@ -203,15 +235,11 @@ class ShardGroup:
         self.poll(timeout)
 
     def poll(self, timeout: float = 0.0) -> None:
-        """Receive the states that were requested, and request those of empty shards, which others may fill.
+        """Receive the states that were requested.
 
         :param timeout: seconds to wait for them
         """
         self._receive_errors()
-        now = time.monotonic()
-        for view in self.shards:
-            if not view.mass and now - view.probed_at > EMPTY_PAUSE:
-                self.request_status(view)
         waiting = [view for view in self.shards if view.probe is not None]
         if not waiting:
             return
@@ -223,14 +251,11 @@ class ShardGroup:
             try:
                 status = ray.get(view.probe)
             except ACTOR_FAILURES as error:
+                has_failed, view.probe = True, None
                 self.exclude(view, error)
-                if time.monotonic() - view.probed_at > PAUSE:
-                    view.probe = None
-                    self.request_status(view)
-                else:
-                    has_failed = True
-                continue
-            self._answered(view, status, view.probed_at)
+                self.request_status(view)
+            else:
+                self._answered(view, status, view.probed_at)
         if has_failed and timeout:
             time.sleep(min(PAUSE, timeout))
 

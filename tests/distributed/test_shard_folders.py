@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv
 
-from distributed.buffers import actions_of, add_rows, assert_true, new_buffer, pid_of, refreshed
+from distributed.buffers import actions_of, add_rows, assert_true, new_buffer, refreshed
 from distributed.emitted import NUMBERS, SPACES, observation, sb3_buffer
 from sb3_compressed import StorageError
 
@@ -76,15 +74,4 @@ def test_vectors_in_a_folder(local_ray: None, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="VecNormalize must have norm_reward=False"):
         buffer.sample(4, env)
     assert len(buffer.sample(4, VecNormalize(env.venv, norm_reward=False)).rewards) == 4
-    # The process is killed, and continues with everything while the learner samples.
-    os.kill(pid_of(buffer), signal.SIGKILL)
-    for number in range(20, 30):
-        add_rows(buffer, "vector", range(number, number + 1))
-        assert len(buffer.sample(64).actions) == 64
-    refreshed(buffer)
-    assert buffer.size() == 30
-    assert {*actions_of(buffer.sample(2000))} == {*range(60)}
-    found = buffer.statistics()
-    assert (found.n_restarts, found.n_lost) == (1, 0)
-    assert found.n_inserted > 40, "of both processes"
     buffer.close()
