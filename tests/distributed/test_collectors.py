@@ -342,7 +342,7 @@ def prioritized(local_ray: None) -> Iterator[Any]:
     model.replay_buffer.close()
 
 
-@pytest.mark.parametrize("order", ["before learn", "first", "last"])
+@pytest.mark.parametrize("order", ["before learn", "last"])
 def test_prioritized_replay_works_with_collectors(prioritized: Any, order: str) -> None:
     model, remote = prioritized, collectors()
     errors: list[float] = []
@@ -351,9 +351,7 @@ def test_prioritized_replay_works_with_collectors(prioritized: Any, order: str) 
         errors.append(model.logger.name_to_value["train/td_error"])
 
     callbacks: list[BaseCallback] = [remote, Recorder(remote, action)]
-    if order == "first":
-        callbacks.insert(0, PrioritizedReplayCallback())
-    elif order == "last":
+    if order == "last":
         callbacks.insert(1, PrioritizedReplayCallback())
     handle = prioritize(model) if order == "before learn" else None
     model.learn(200, callback=callbacks)

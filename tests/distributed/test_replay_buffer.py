@@ -173,16 +173,13 @@ def test_extend_adds_all_steps_by_position_or_name(with_timeouts: bool, images: 
     assert repr(images) == "<DistributedReplayBuffer: 80 of 240 transitions in 3 shards>"
 
 
-@pytest.mark.parametrize(("n_saved", "n_loaded"), [(2, 1), (1, 3)])
-def test_a_checkpoint_continues_with_another_number_of_shards(
-    local_ray: None, tmp_path: Path, n_saved: int, n_loaded: int
-) -> None:
+def test_a_checkpoint_continues_with_another_number_of_shards(local_ray: None, tmp_path: Path) -> None:
     """Each environment continues its own rows, so the newest transitions replace the oldest ones."""
-    buffer = new_buffer("small", 20, n_envs=3, n_shards=n_saved)
+    buffer = new_buffer("small", 20, n_envs=3, n_shards=2)
     add_rows(buffer, "small", range(20))
     buffer.save_checkpoint(tmp_path / "checkpoint")
     buffer.close()
-    again = new_buffer("small", 20, n_envs=3, n_shards=n_loaded)
+    again = new_buffer("small", 20, n_envs=3)
     again.load_checkpoint(tmp_path / "checkpoint")
     add_rows(again, "small", range(100, 112))
     refreshed(again)

@@ -124,14 +124,13 @@ def test_updates_are_sent_before_a_checkpoint(local_ray: None, tmp_path: Path) -
     buffer.save_checkpoint(tmp_path / "checkpoint")
     refreshed(buffer)
     assert buffer._group.masses.tolist() == [4.0 * 20]
-    again = new_buffer("small", 100, sampler=sampler)
-    again.load_checkpoint(tmp_path / "checkpoint")
-    assert again._group.masses.tolist() == [4.0 * 20]
-    for each in (buffer, again):
-        each.close()
+    buffer.reset()
+    buffer.load_checkpoint(tmp_path / "checkpoint")
+    assert buffer._group.masses.tolist() == [4.0 * 20]
+    buffer.close()
 
 
-def test_dqn_learns_with_priorities(local_ray: None, tmp_path: Path) -> None:
+def test_dqn_learns_with_priorities(local_ray: None) -> None:
     """With one step, the gamma of the buffer is not used, so it need not be that of the model."""
     model = DQN(
         "MlpPolicy", "CartPole-v1", replay_buffer_class=DistributedReplayBuffer, gamma=0.95, learning_starts=50,
@@ -145,9 +144,6 @@ def test_dqn_learns_with_priorities(local_ray: None, tmp_path: Path) -> None:
     assert buffer.size() == 252, "DQN collects 4 steps at a time"
     assert buffer.n_sampled == 51 * 32
     assert ray.get(buffer.shards[0].actor.status.remote()).mass != 252, "priorities were updated"
-    model.learn(100, reset_num_timesteps=False)
     with pytest.raises(TypeError, match="use save_checkpoint"):
         model.save_replay_buffer(io.BytesIO())
-    model.save(tmp_path / "model")
-    assert DQN.load(tmp_path / "model", device="cpu").gamma == 0.95
     buffer.close()

@@ -190,30 +190,6 @@ def test_a_shard_with_a_folder_has_everything(folder: Any, point: str, caplog: p
 # -- shards that do not answer -------------------------------------------------------------------------------
 
 
-def test_a_shard_that_is_stopped_is_waited_for_once(folder: Any, caplog: pytest.LogCaptureFixture) -> None:
-    writer = writer_of(folder, "vector", "stopped")
-    for first in range(5000, 5040, 10):
-        add_to(writer, "vector", range(first, first + 10))
-        writer.flush()  # which waits longer than the timeout on a busy machine
-    with stopped(call(folder, "pid")), short_timeout(0.2, writer), caplog.at_level(logging.WARNING):
-        add_to(writer, "vector", range(5040, 7040))
-        writer.flush(0.1)
-    assert caplog.text.count("the shard did not answer for 0.2 s") == 1
-    assert writer.n_lost == 2000 - 10
-    add_to(writer, "vector", range(7040, 7045))
-    writer.flush()
-    add_to(writer, "vector", range(7045, 7060))
-    writer.flush()
-    assert writer.n_acknowledged + writer.n_lost == 2060
-    found = content(folder, "stopped")
-    assert found[:50] == [*range(5000, 5050)]
-    assert found[50:] == [*range(7060 - len(found[50:]), 7060)]
-    [samples] = batches_of(ray.get(folder.sample.remote("stopped", [5000])), "vector", CodecExchange(8))
-    rewards = rewards_of(samples)
-    assert rewards[5049] == pytest.approx(5049), "returns do not cross the gap"
-    assert rewards[5048] == pytest.approx(5048 + 0.9 * 5049)
-
-
 def test_a_ring_that_cannot_be_opened_in_time_is_an_error(memory: Any) -> None:
     writer = writer_of(memory, "images", "not opened")
     with stopped(call(memory, "pid")), short_timeout(0.2, writer):
