@@ -63,7 +63,6 @@ class DistributedStatistics(NamedTuple):
     :param n_late: number of requests that were not answered in time
     :param n_bytes_inserted: bytes of the segments that shards received, without codecs
     :param n_bytes_sampled: bytes of the samples that shards sent, without codecs
-    :param staleness: how many batches before its use the last batch was requested
     :param memory_nbytes: resident memory of the shards' processes in bytes, as far as they have reported it
     """
 
@@ -76,7 +75,6 @@ class DistributedStatistics(NamedTuple):
     n_late: int
     n_bytes_inserted: int
     n_bytes_sampled: int
-    staleness: int
     memory_nbytes: int
 
 
@@ -483,7 +481,6 @@ class DistributedReplayBuffer(ReplayBuffer):
             n_late=pipeline.n_late,
             n_bytes_inserted=sum(status.n_bytes_inserted for status in statuses),
             n_bytes_sampled=sum(status.n_bytes_sampled for status in statuses),
-            staleness=pipeline.staleness,
             memory_nbytes=sum(view.status.memory for view in group.shards if view.status is not None),
         )
 

@@ -70,17 +70,6 @@ class Request:
     requested_at: float
 
 
-@dataclass
-class Round:
-    """Several batches that were requested together.
-
-    :param n_before: number of batches that had been returned when it was requested
-    """
-
-    n_before: int
-    requests: list[Request]
-
-
 class SamplePipeline:
     """Batches of transitions from all shards, each with the same probability, or in proportion to priorities.
 
@@ -112,14 +101,10 @@ class SamplePipeline:
         self._session = uuid.uuid4().hex
         self._codecs = CodecExchange(N_KEPT_CODECS)
         #: What was requested ahead, and the batches of the round before that were not returned yet.
-        self._rounds: deque[Round] = deque()
+        self._rounds: deque[list[Request]] = deque()
         self._batches: deque[list[Part]] = deque()
         self._batch_size = 0
         self._last: list[Part] = []
-        #: Number of batches that were returned.
-        self.n_batches = 0
-        #: Number of batches that were returned since the last one was requested.
-        self.staleness = 0
         #: Number of requests that failed or were late.
         self.n_failed = self.n_late = 0
 
@@ -141,11 +126,10 @@ class SamplePipeline:
         length = max(1, self._prefetch // 2)
         try:
             while len(self._batches) + len(self._rounds) * length <= self._prefetch - (length - 1):
-                self._rounds.append(Round(self.n_batches, self._requests(np.full(length, batch_size))))
+                self._rounds.append(self._requests(np.full(length, batch_size)))
             if not self._batches:
-                self._current = self._rounds[0]
                 # Ctrl-C leaves the round as it was, so that its replies are received again.
-                self._batches.extend(self._receive(self._current.requests, length))
+                self._batches.extend(self._receive(self._rounds[0], length))
                 self._rounds.popleft()
         except BufferNotReady:
             self._rounds.clear()
@@ -157,8 +141,6 @@ class SamplePipeline:
             self._rounds.clear()  # the next call makes other requests
             raise
         self._last = self._batches.popleft()
-        self.staleness = self.n_batches - self._current.n_before
-        self.n_batches += 1
         return self._last
 
     def _requests(self, n_each: NDArray[np.int64]) -> list[Request]:

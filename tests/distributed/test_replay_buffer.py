@@ -91,9 +91,7 @@ def test_any_number_of_batches_is_requested_ahead(images: DistributedReplayBuffe
             batch = images.sample(size)
             assert len(batch.actions) == size
             seen |= {*assert_true(batch, "transposed", 4)}
-            assert images.statistics().staleness <= prefetch
         assert images.n_sampled == n_sampled + sum(sizes)
-        assert images.statistics().staleness >= prefetch // 2
         assert len(seen) > 100
     finally:
         images._pipeline = before
