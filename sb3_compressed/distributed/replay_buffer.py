@@ -177,7 +177,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         self.handle_timeout_termination = handle_timeout_termination
         if n_steps > 1 and not handle_timeout_termination:
             warn_of_time_limits("n-step returns")
-        self.n_steps, self.gamma, self.sampler = n_steps, gamma, configured
+        self.n_steps, self.sampler = n_steps, configured
+        self.gamma = gamma if n_steps > 1 else None  # without discounts, as other buffers of single steps
         self.output_dtype, self.normalize_images = output_dtype, normalize_images
         self.num_threads = validate_num_threads(num_threads)
         self._timeout = timeout
