@@ -83,8 +83,8 @@ def _add_seconds(recording: Recording, rows: int) -> float:
 
 
 def _weights(policy: Any, seconds: float) -> Measurement:
-    weights = {name: values.numpy() for name, values in policy.q_net.state_dict().items()}
-    receiver: Any = ray.remote(WeightsReceiver).remote(policy.q_net)
+    weights = {name: values.numpy() for name, values in policy.state_dict().items()}
+    receiver: Any = ray.remote(WeightsReceiver).remote(policy)
     ray.get(receiver.receive.remote(ray.put(weights)))
     n, before, end = 0, cpu_times(), time.perf_counter() + seconds
     while time.perf_counter() < end:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from common import Game, Seed, Steps, make_atari
 from stable_baselines3 import DQN
-from stable_baselines3.common.vec_env import VecTransposeImage
 
 from sb3_compressed import load_checkpoint
 from sb3_compressed.datasets import export_minari
@@ -35,19 +34,18 @@ def main(
     if folder.exists():
         raise typer.BadParameter(f"{folder} exists; pass another --folder, or delete it")
     make_env = partial(make_atari, game, envs, seed)
-    env = VecTransposeImage(make_env())  # as SB3's models see it
-    # Fast collectors add more than others, and have a larger part of the buffer.
-    buffer = DistributedReplayBuffer(
-        steps * collectors, env.observation_space, env.action_space, n_shards=min(collectors, 4), storage=folder
-    )
-    env.close()
-    policy = None if model is None else DQN.load(model, buffer_size=1)
-    collected = Collectors(make_env, collectors, seed=seed).collect(
-        buffer, steps, policy, exploration=None if policy is None else epsilon
-    )
+    # All collectors have rings of the same size, although some may add more than others.
+    options: dict[str, Any] = {
+        "buffer_size": steps * collectors, "gradient_steps": 0, "learning_starts": steps if model is None else 0,
+        "replay_buffer_class": DistributedReplayBuffer, "replay_buffer_kwargs": {"storage": folder},
+    }  # fmt: skip
+    env = make_atari(game, 1, seed)
+    policy = DQN("CnnPolicy", env, **options) if model is None else DQN.load(model, env, **options)
+    # Without gradient steps, nothing is trained, and until learning starts, actions are random.
+    policy.learn(steps, callback=Collectors(make_env, collectors, exploration=epsilon, seed=seed))
+    buffer: Any = policy.replay_buffer
+    print(f"{buffer.n_transitions:,} transitions")
     buffer.close()
-    returns = f", mean return {sum(collected.returns) / len(collected.returns):.2f}" if collected.returns else ""
-    print(f"{collected.n_transitions:,} transitions, {len(collected.returns)} complete episodes{returns}")
     # The folder of each ring is that of a compressed replay buffer.
     for number, ring in enumerate(sorted(folder.glob("shard-*/ring-*"))):
         name = f"{dataset}-{ring.name.removeprefix('ring-')}-v0"

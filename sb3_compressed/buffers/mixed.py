@@ -299,8 +299,10 @@ class MixedReplayBuffer(ReplayBuffer):
             if _has_priorities(buffer) and number in sources
         ]
         if len(updates) > 1:  # all are valid before any is applied
+            updates.sort(key=lambda update: hasattr(update[0], "_bound_sampler"))  # distributed ones validate first
             for buffer, *update in updates:
-                buffer._bound_sampler.validated_update(buffer, *update)
+                if hasattr(buffer, "_bound_sampler"):
+                    buffer._bound_sampler.validated_update(buffer, *update)
         return sum(buffer.update_priorities(*update) for buffer, *update in updates)
 
     # -- checkpoints -----------------------------------------------------------------------------------------

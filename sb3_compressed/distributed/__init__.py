@@ -10,7 +10,7 @@ except ImportError as error:
     message = f"sb3_compressed.distributed needs Ray, which is not installed: {install_command('ray')}"
     raise ImportError(message, name=error.name) from error
 
-from sb3_compressed.distributed.collectors import Collected, Collectors
+from sb3_compressed.distributed.collectors import Collectors
 from sb3_compressed.distributed.exploration import EpsilonLadder
 from sb3_compressed.distributed.remote_rollouts import CollectorStatistics
 from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer, DistributedStatistics
@@ -18,7 +18,6 @@ from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable
 
 __all__ = [
-    "Collected",
     "CollectorStatistics",
     "Collectors",
     "DistributedReplayBuffer",

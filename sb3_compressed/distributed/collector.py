@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -20,28 +19,19 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import set_random_seed
-from stable_baselines3.common.vec_env import (
-    DummyVecEnv,
-    VecEnv,
-    VecNormalize,
-    VecTransposeImage,
-    is_vecenv_wrapped,
-    unwrap_vec_normalize,
-)
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_normalize
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
 from sb3_compressed.distributed.exploration import ExplorationConfig, Explorer
-from sb3_compressed.distributed.moments import CollectorNormalizer, Moments
-from sb3_compressed.distributed.policy_copy import UniformPolicy, load_weights, policy_weights
+from sb3_compressed.distributed.policy_copy import load_weights
 from sb3_compressed.distributed.shard import ShardStatus, require_version
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.step import with_last_observations
 
-__all__ = ["CollectResult", "Collector", "CollectorNotPrepared", "CollectorSettings", "EpisodeEnd", "PolicyState"]
+__all__ = ["CollectResult", "Collector", "CollectorNotPrepared", "CollectorSettings", "EpisodeEnd"]
 
 #: What callbacks and the logs of SB3 read of the infos of a step.
 LOGGED_INFOS = ("episode", "is_success")
-NO_EXPLORATION = ExplorationConfig()
 
 
 class CollectorNotPrepared(LookupError):
@@ -52,47 +42,24 @@ class CollectorNotPrepared(LookupError):
 class CollectorSettings:
     """What all collectors of a group have in common.
 
+    :param make_env: returns an environment, or several that are vectorized
     :param observation_space: of the environments, as the learner wraps them
     :param action_space: of the environments
-    :param new_policy: constructs the policy, ``None`` for random actions
+    :param new_policy: constructs the policy
     :param exploration: how to explore
     :param n_collectors: number of collectors
     :param n_envs: how many environments a collector has, unless ``make_env`` returns vectorized ones
     :param seed: of all collectors; ``None`` for random ones
-    :param vec_normalize: that of the learner, to normalize observations for the policy; ``None`` if it has none
     """
 
+    make_env: Callable[[], gym.Env[Any, Any] | VecEnv]
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
-    new_policy: Callable[[], BasePolicy] | None = None
-    exploration: ExplorationConfig = NO_EXPLORATION
+    new_policy: Callable[[], BasePolicy]
+    exploration: ExplorationConfig
     n_collectors: int = 1
     n_envs: int = 1
     seed: int | None = None
-    vec_normalize: VecNormalize | None = None
-    #: Whether images are transposed inside of ``vec_normalize``, which has no environment in other processes.
-    is_transposed: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        normalize = self.vec_normalize
-        is_transposed = normalize is not None and is_vecenv_wrapped(normalize, VecTransposeImage)
-        object.__setattr__(self, "is_transposed", is_transposed)
-
-
-class PolicyState(NamedTuple):
-    """A version of the policy, as the learner sends it.
-
-    :param weights: see :func:`.policy_weights`
-    :param moments: the statistics of ``VecNormalize`` at that time, ``None`` if there is none
-    """
-
-    weights: Mapping[str, NDArray[Any]]
-    moments: Moments | None = None
-
-    @classmethod
-    def of(cls, policy: BasePolicy, vec_normalize: VecNormalize | None) -> PolicyState:
-        """Return the present version of a policy; it refers to its weights and statistics, without copies."""
-        return cls(policy_weights(policy), None if vec_normalize is None else Moments.of(vec_normalize))
 
 
 class EpisodeEnd(NamedTuple):
@@ -114,43 +81,31 @@ class CollectResult(NamedTuple):
     :param n_transitions: number of transitions that it collected, and that shards have acknowledged
     :param episodes: which episodes ended
     :param policy_version: the version of the policy that chose the actions, 0 if none was needed
-    :param n_bytes_sent: bytes of the segments
     :param n_lost: number of transitions that were dropped since a shard did not answer
-    :param moments: of observations and returns since the last result, ``None`` without ``VecNormalize``
     :param statuses: the newest state of each process of the shard that has replied
     """
 
     n_transitions: int
     episodes: list[EpisodeEnd]
     policy_version: int
-    n_bytes_sent: int
     n_lost: int
-    moments: Moments | None
     statuses: list[ShardStatus]
 
 
 class Collector:
     """Steps environments with a copy of the policy.
 
-    It has to be prepared and connected before it collects, also after Ray has restarted it.
+    It has to be prepared and connected before it collects, also after an exception.
     """
 
     def __init__(self) -> None:
         self._env: VecEnv | None = None
         self._writer: ReplayWriter | None = None
 
-    def prepare(
-        self,
-        version: str,
-        make_env: Callable[[], gym.Env[Any, Any] | VecEnv],
-        settings: CollectorSettings,
-        index: int,
-        n_restarts: int = 0,
-    ) -> int:
+    def prepare(self, version: str, settings: CollectorSettings, index: int, n_restarts: int = 0) -> int:
         """Create the environments and the policy, and return the number of environments.
 
         :param version: the version of this package that the learner has
-        :param make_env: returns an environment, or a vectorized one
         :param settings: what all collectors have in common
         :param index: the number of this collector
         :param n_restarts: how often it was restarted; it has another seed then, since it would repeat what it did
@@ -160,28 +115,21 @@ class Collector:
         require_version(version)
         th.set_num_threads(1)  # there are as many processes as cores, or more
         self._close_env()
-        self._env = env = new_env(make_env, settings)
+        self._env = env = new_env(settings)
         n_envs = env.num_envs
         number = n_restarts * settings.n_collectors + index
         if settings.seed is not None:
             first = (settings.seed + number * n_envs) % 2**31
             set_random_seed(first)  # policies may draw from the generators of torch and NumPy
             env.seed(first)
-        new_policy = settings.new_policy or partial(UniformPolicy, settings.observation_space, settings.action_space)
-        self._policy = new_policy()
+        self._policy = settings.new_policy()
         self._policy.set_training_mode(False)
         self._explorer = Explorer(
             self._policy, settings.exploration, n_envs, collector=index, n_collectors=settings.n_collectors,
             seed=None if settings.seed is None else (settings.seed, n_restarts),
         )  # fmt: skip
-        vec_normalize = settings.vec_normalize
-        self._normalizer = None if vec_normalize is None else CollectorNormalizer(vec_normalize)
         self._version = 0
-        self._writer = None
-        self._raw_observations: Any = env.reset()
-        self._observations = self._raw_observations
-        if self._normalizer is not None:
-            self._observations = self._normalizer.reset(self._raw_observations)
+        self._observations: Any = env.reset()
         return n_envs
 
     def connect(self, writer: ReplayWriter) -> None:
@@ -195,50 +143,37 @@ class Collector:
         self,
         n_steps: int,
         version: int = 0,
-        state: PolicyState | None = None,
+        weights: Mapping[str, NDArray[Any]] | None = None,
         *,
         n_random_steps: int = 0,
-        exploration_rate: float | None = None,
     ) -> CollectResult:
         """Step all environments, and return when shards have acknowledged the transitions.
 
         :param n_steps: how often
         :param version: the version of the policy
-        :param state: that version; it is loaded if it is another one than before
+        :param weights: those of that version; they are loaded if it is another one than before
         :param n_random_steps: the number of steps whose actions are random, since learning has not started
-        :param exploration_rate: that of the learner
-        :raises CollectorNotPrepared: after a restart, an exception or Ctrl-C
+        :raises CollectorNotPrepared: before it was prepared, and after an exception or Ctrl-C
         """
         env, writer = self._env, self._writer
         if env is None or writer is None:
-            raise CollectorNotPrepared("the collector was restarted or has failed; call prepare() and connect()")
+            raise CollectorNotPrepared("the collector has failed, or is new; call prepare() and connect()")
         try:
-            self._load(version, state)
-            return self._collect(env, writer, n_steps, n_random_steps, exploration_rate)
+            if weights is not None and version != self._version:
+                load_weights(self._policy, weights)
+                self._version = version
+            return self._collect(env, writer, n_steps, n_random_steps)
         except BaseException:
             # Calls that were made already must not continue, and after Ctrl-C between a step of the environments and
             # its end here, the next transition would begin with an earlier observation.
             self._writer = None
             raise
 
-    def _load(self, version: int, state: PolicyState | None) -> None:
-        """Load a version of the policy, unless it is the present one."""
-        if state is None or version == self._version:
-            return
-        load_weights(self._policy, state.weights)
-        if self._normalizer is not None and state.moments is not None:
-            self._normalizer.load(state.moments)
-            self._observations = self._normalizer.normalize(self._raw_observations)
-        self._version = version
-
-    def _collect(
-        self, env: VecEnv, writer: ReplayWriter, n_steps: int, n_random_steps: int, exploration_rate: float | None
-    ) -> CollectResult:
-        n_bytes, n_lost = writer.n_bytes_sent, writer.n_lost
-        self._explorer.begin_rollout()
+    def _collect(self, env: VecEnv, writer: ReplayWriter, n_steps: int, n_random_steps: int) -> CollectResult:
+        n_lost = writer.n_lost
         episodes: list[EpisodeEnd] = []
         for step in range(n_steps):
-            dones, infos = self._step(env, writer, is_random=step < n_random_steps, exploration_rate=exploration_rate)
+            dones, infos = self._step(env, writer, is_random=step < n_random_steps)
             episodes += episode_ends(dones, infos, step * env.num_envs)
         writer.flush()
         n_lost = writer.n_lost - n_lost
@@ -246,26 +181,20 @@ class Collector:
             n_transitions=n_steps * env.num_envs - n_lost,
             episodes=episodes,
             policy_version=self._version,
-            n_bytes_sent=writer.n_bytes_sent - n_bytes,
             n_lost=n_lost,
-            moments=None if self._normalizer is None else self._normalizer.take_increment(),
             statuses=writer.take_statuses(),
         )
 
     def _step(
-        self, env: VecEnv, writer: ReplayWriter, *, is_random: bool, exploration_rate: float | None
+        self, env: VecEnv, writer: ReplayWriter, *, is_random: bool
     ) -> tuple[NDArray[Any], Sequence[dict[str, Any]]]:
         """Step all environments and add the transitions, as ``OffPolicyAlgorithm.collect_rollouts`` does."""
-        actions, stored_actions = self._explorer.actions(
-            self._observations, is_warmup=is_random, exploration_rate=exploration_rate
-        )
+        actions, stored_actions = self._explorer.actions(self._observations, is_warmup=is_random)
         observations, rewards, dones, infos = env.step(actions)
         next_observations = with_last_observations(observations, dones, infos) if dones.any() else observations
         truncations = [{"TimeLimit.truncated": info.get("TimeLimit.truncated", False)} for info in infos]
-        writer.add(self._raw_observations, next_observations, stored_actions, rewards, dones, truncations)
-        self._raw_observations = self._observations = observations
-        if self._normalizer is not None:
-            self._observations = self._normalizer.step(observations, rewards, dones)
+        writer.add(self._observations, next_observations, stored_actions, rewards, dones, truncations)
+        self._observations = observations
         self._explorer.end_episodes(dones)
         return dones, infos
 
@@ -285,33 +214,27 @@ class Collector:
         self._env = self._writer = None
 
 
-def new_env(make_env: Callable[[], gym.Env[Any, Any] | VecEnv], settings: CollectorSettings) -> VecEnv:
+def new_env(settings: CollectorSettings) -> VecEnv:
     """Return the environments of a collector, wrapped as SB3's algorithms wrap theirs.
 
     :raises TypeError: if ``make_env`` returns something else
     :raises ValueError: if the spaces are not those of the learner, or the environments normalize
     """
-    made = make_env()
+    made = settings.make_env()
     if isinstance(made, VecEnv):
         if settings.n_envs not in (1, made.num_envs):
             raise ValueError(
                 f"make_env returned {made.num_envs} environments, but n_envs is {settings.n_envs}; omit it"
             )
         if unwrap_vec_normalize(made) is not None:
-            raise ValueError(
-                "make_env must return environments without VecNormalize: collectors normalize with the statistics of "
-                "the VecNormalize around the environment of the model"
-            )
+            raise ValueError("make_env must return environments without VecNormalize, which collectors do not support")
         env = made
     elif isinstance(made, gym.Env):
-        envs = [made, *(make_env() for _ in range(settings.n_envs - 1))]
+        envs = [made, *(settings.make_env() for _ in range(settings.n_envs - 1))]
         env = DummyVecEnv([lambda env=each: _monitored(env) for each in envs])  # type: ignore[misc]
     else:
         raise TypeError(f"make_env must return a gymnasium.Env or a VecEnv, got {type(made).__name__}")
-    if settings.vec_normalize is None:
-        env = BaseAlgorithm._wrap_env(env)
-    elif settings.is_transposed and not is_vecenv_wrapped(env, VecTransposeImage):
-        env = VecTransposeImage(env)
+    env = BaseAlgorithm._wrap_env(env)
     for name, found, expected in (
         ("observation", env.observation_space, settings.observation_space),
         ("action", env.action_space, settings.action_space),

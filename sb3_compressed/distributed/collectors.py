@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_compressed.buffers.validation import validate_integer
-from sb3_compressed.distributed.collector import PolicyState
 from sb3_compressed.distributed.collector_group import TIMEOUT
-from sb3_compressed.distributed.exploration import Exploration, ExplorationConfig
+from sb3_compressed.distributed.exploration import Exploration
 from sb3_compressed.distributed.remote_rollouts import CollectorStatistics, RemoteRollouts, RolloutOptions
-from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer
 
-__all__ = ["Collected", "Collectors"]
-
-
-class Collected(NamedTuple):
-    """What :meth:`Collectors.collect` has done.
-
-    :param n_transitions: number of transitions that were added
-    :param returns: sums of the rewards of the episodes that ended, as ``Monitor`` reports them
-    :param lengths: numbers of steps of these episodes
-    :param n_lost: number of transitions that failures have lost; others were collected instead
-    """
-
-    n_transitions: int
-    returns: list[float]
-    lengths: list[int]
-    n_lost: int
+__all__ = ["Collectors"]
 
 
 class Collectors(BaseCallback):
@@ -54,9 +35,11 @@ class Collectors(BaseCallback):
     >>> model.learn(10_000, callback=Collectors(make_env, n_collectors=4))  # doctest: +SKIP
 
     Before each call of ``train``, the learner waits for ``gradient_steps * batch_size / samples_per_insert``
-    transitions; fractions accumulate, and ``train_freq`` is ignored. Before ``learning_starts``, actions are random and
-    nothing is trained. Never more than ``total_timesteps`` transitions are counted; collectors of several environments
-    may add a few more at the end, to complete a step.
+    transitions; fractions accumulate, and ``train_freq`` is ignored. Collectors may be ahead of it by what
+    ``max_in_flight`` calls of each collect. Before ``learning_starts``, actions are random and nothing is trained.
+    Never more than ``total_timesteps`` transitions are counted; collectors of several environments may add a few more
+    at the end, to complete a step. With ``gradient_steps=0``, a model fills its buffer without training, such as to
+    record a dataset.
 
     Callbacks find ``infos`` and ``dones`` in their ``locals``, with the ends of episodes and otherwise empty, but no
     observations, actions or rewards. A callback that returns ``False`` and all exceptions end the collectors.
@@ -64,12 +47,8 @@ class Collectors(BaseCallback):
     These values are recorded with those of episodes, see ``log_interval`` of ``learn``:
 
     ====================================  ==========================================================================
-    ``distributed/insert_rate``           transitions collected per second since the last record
-    ``distributed/sample_rate``           transitions sampled per second since the last record
     ``distributed/samples_per_insert``    how often a transition was sampled on average, from ``learning_starts`` on
-    ``distributed/bytes_per_transition``  bytes that collectors sent to shards, divided by their transitions
     ``distributed/policy_age_versions``   how many versions behind the newest one the collectors' policies were
-    ``distributed/policy_age_seconds``    how old these were when the transitions arrived
     ``distributed/learner_waited``        seconds that the learner has waited for collectors
     ``distributed/collectors_waited``     seconds that collectors have waited for the learner
     ``distributed/restarts``              restarts of collectors and shards
@@ -79,19 +58,17 @@ class Collectors(BaseCallback):
     ====================================  ==========================================================================
 
     :param make_env: returns an environment, or several that are vectorized; it is called in each collector. They are
-        wrapped as SB3 wraps the environment of a model, and normalized as by its ``VecNormalize``
+        wrapped as SB3 wraps the environment of a model, and cannot be normalized by ``VecNormalize``
     :param n_collectors: number of collectors
     :param n_envs: number of environments of each collector, unless ``make_env`` returns vectorized ones
     :param samples_per_insert: how often a transition is sampled on average; ``None`` for no limit: then the learner
         only waits before ``learning_starts``
-    :param tolerance: number of transitions by which collectors may be ahead of the learner, besides what one call
-        collects; by default, two calls of each collector. What collectors lack is never refused
     :param lock_step: whether collectors collect the transitions of each rollout, and no others, while the learner
         waits, each time with the newest policy. With one collector and a buffer with ``prefetch=0``, a training is then
         reproducible from its seed
     :param exploration: probability of random actions of DQN and QR-DQN: ``"ladder"`` for a different one in each
-        environment as in Ape-X, ``"schedule"`` for the ``exploration_rate`` of the model, an
-        :class:`~sb3_compressed.distributed.EpsilonLadder` or a number. Other algorithms explore as without collectors
+        environment as in Ape-X, an :class:`~sb3_compressed.distributed.EpsilonLadder`, or a number. Other algorithms
+        explore as without collectors
     :param weights_interval: number of gradient steps after which collectors receive the policy
     :param steps_per_call: number of steps after which a collector returns; segments of transitions are not longer
     :param max_in_flight: number of calls that are made to a collector before the first one has returned
@@ -111,7 +88,6 @@ class Collectors(BaseCallback):
         *,
         n_envs: int = 1,
         samples_per_insert: float | None = 8.0,
-        tolerance: int | None = None,
         lock_step: bool = False,
         exploration: Exploration = "ladder",
         weights_interval: int = 100,
@@ -130,8 +106,6 @@ class Collectors(BaseCallback):
             ("steps_per_call", steps_per_call), ("max_in_flight", max_in_flight),
         ):  # fmt: skip
             validate_integer(name, value, 1)
-        if tolerance is not None:
-            validate_integer("tolerance", tolerance, 0)
         if not 0 < timeout < float("inf"):
             raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
         if samples_per_insert is not None and not 0 < samples_per_insert < float("inf"):
@@ -139,7 +113,7 @@ class Collectors(BaseCallback):
         if lock_step and samples_per_insert is None:
             raise ValueError("lock_step needs a limit of samples per insert, got samples_per_insert=None")
         self._options = RolloutOptions(
-            make_env, n_collectors, n_envs, samples_per_insert, tolerance, lock_step, exploration, weights_interval,
+            make_env, n_collectors, n_envs, samples_per_insert, lock_step, exploration, weights_interval,
             steps_per_call, max_in_flight, seed, timeout, dict(ray_options or {}),
         )  # fmt: skip
         self._rollouts: RemoteRollouts | None = None
@@ -172,52 +146,3 @@ class Collectors(BaseCallback):
         if self._rollouts is None:
             raise ValueError("there are no statistics before learn() was called with this callback")
         return self._rollouts.statistics()
-
-    # -- without a learner -----------------------------------------------------------------------------------
-
-    def collect(
-        self,
-        buffer: DistributedReplayBuffer,
-        n_transitions: int,
-        policy: BaseAlgorithm | BasePolicy | None = None,
-        *,
-        exploration: Exploration = None,
-    ) -> Collected:
-        """Fill a buffer without training, such as to record a dataset.
-
-        :param buffer: receives the transitions
-        :param n_transitions: how many; collectors of several environments may add a few more, to complete a step
-        :param policy: a model or its policy, which does not change; ``None`` for random actions. Observations are
-            normalized by the ``VecNormalize`` of a model, with its present statistics
-        :param exploration: probability of random actions instead of those of the policy, as for :class:`Collectors`
-        :raises ValueError: if the spaces of the environments are not those of the buffer
-        """
-        validate_integer("n_transitions", n_transitions, 1)
-        if exploration == "schedule":
-            raise ValueError("exploration='schedule' needs a learner; pass a number, or None for the policy alone")
-        options = self._options
-        model = policy if isinstance(policy, BaseAlgorithm) else None
-        acting: Any = policy if model is None else model.policy
-        vec_normalize = None if model is None else model.get_vec_normalize_env()
-        returns: list[float] = []
-        lengths: list[int] = []
-        n_collected = 0
-        with options.new_group(buffer, acting, ExplorationConfig(exploration), vec_normalize, seed=None) as group:
-            group.start()
-            if acting is not None:
-                group.publish(PolicyState.of(acting, vec_normalize))
-            while n_collected < n_transitions:
-                for member in group.idle(options.max_in_flight):
-                    n_left = n_transitions - n_collected - group.n_in_flight
-                    n_steps = min(options.steps_per_call, -(-n_left // group.n_envs))
-                    if n_steps <= 0:
-                        break
-                    group.submit(member, n_steps, n_random_steps=n_steps if acting is None else 0)
-                for _, result in group.poll(timeout=None):
-                    n_collected += result.n_transitions
-                    episodes = [end.info["episode"] for end in result.episodes if "episode" in end.info]
-                    returns += [float(episode["r"]) for episode in episodes]
-                    lengths += [int(episode["l"]) for episode in episodes]
-            n_lost = group.n_lost
-            group.close(wait=True)
-        return Collected(n_collected, returns, lengths, n_lost)

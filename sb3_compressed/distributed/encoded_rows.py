@@ -7,7 +7,6 @@ frame occurs once; everything else are plain arrays.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -67,8 +66,13 @@ def append_rows(buffer: CompressedReplay, block: Block) -> None:
     :raises OSError: if the folder of the buffer cannot be written; the buffer is then as it was
     """
     arrays = named_arrays(buffer)
-    streams = [Stream(block, name, arrays) for name in arrays if name.startswith(OBSERVATIONS)]
-    plain = {name: array for name, array in block.arrays.items() if OBSERVATIONS not in name}
+    streams = [
+        Stream(block, name, array)
+        for name, array in arrays.items()
+        if name.startswith(OBSERVATIONS) and isinstance(array, CompressedArray)
+    ]
+    compressed = {name for stream in streams for name in (stream.name, f"next_{stream.name}")}
+    plain = {name: array for name, array in block.arrays.items() if name not in compressed}
     n_rows, size = block.values["n_rows"], buffer.buffer_size
     # A transaction has fewer rows than the buffer.
     n_most = max(size - 1, 1)
@@ -79,8 +83,9 @@ def append_rows(buffer: CompressedReplay, block: Block) -> None:
         with buffer.joint_commit(len(rows)):
             for number, row in enumerate(rows):
                 pos = buffer.pos
-                for stream, values in zip(streams, encoded, strict=True):
-                    stream.write(pos, values[number])
+                for stream, references in zip(streams, encoded, strict=True):
+                    arrays[stream.name].write_encoded(pos, references[number, 0])
+                    arrays[f"next_{stream.name}"].write_encoded(pos, references[number, 1])
                 for name, array in plain.items():
                     arrays[name][pos] = array[row]
                 buffer.pos = (pos + 1) % size
@@ -90,67 +95,50 @@ def append_rows(buffer: CompressedReplay, block: Block) -> None:
 
 
 class Stream:
-    """One stream of observations of some rows, and the arrays of a buffer that receive it.
+    """The observations and next observations of some rows, and the compressed array that encodes them.
 
     :param block: the rows
     :param name: the name of the observations
-    :param arrays: the arrays of the buffer
+    :param array: that of the buffer
     :raises CorruptPayload: if a payload that must be decoded is damaged
     """
 
-    def __init__(self, block: Block, name: str, arrays: Mapping[str, Any]) -> None:
-        self._arrays = arrays[name], arrays[f"next_{name}"]
-        self._slots: tuple[list[list[Slot]], list[list[Slot]]] | None = None
+    def __init__(self, block: Block, name: str, array: CompressedArray) -> None:
+        self.name, self._array = name, array
+        #: Slots, or without them values, of which the first half are those of the observations.
+        self._slots: list[Slot] | None = None
+        n_rows, n_envs = self._shape = block.values["n_rows"], array.shape[1]
         if name not in block.batches:
-            self._values = block.arrays[name], block.arrays[f"next_{name}"]
+            self._values = np.stack((block.arrays[name], block.arrays[f"next_{name}"]))
             return
         batch, layout = block.batches[name], block.values["layouts"][name]
-        array = self._arrays[0]
-        shape = block.values["n_rows"], array.shape[1]
-        if isinstance(array, CompressedArray) and _accepts(array, batch.codecs, layout):
+        if _accepts(array, batch.codecs, layout):
             if layout is not None and array.layout is None:
                 array.set_layout(layout)
-            slots = slots_of(batch)
-            split = [slots[first : first + shape[1]] for first in range(0, len(slots), shape[1])]
-            self._slots = split[: shape[0]], split[shape[0] :]
+            self._slots = slots_of(batch)
             return
         values = np.empty((batch.n_items, *array.shape[2:]), stored_dtype(array))
         decode(batch, layout, values)
-        observations, next_observations = values.reshape(2, *shape, *array.shape[2:])
-        self._values = observations, next_observations
+        self._values = values.reshape(2, n_rows, n_envs, *array.shape[2:])
 
-    def encoded(self, rows: range) -> Sequence[Any] | NDArray[Any]:
-        """Return what :meth:`write` writes for some rows.
+    def encoded(self, rows: range) -> Any:
+        """Return references to the slots of some rows, ``(n_rows, 2, n_envs)``, in a table that keeps them.
 
         :raises OSError: if slots cannot be written
         """
-        array = self._arrays[0]
-        pairs = None if self._slots is not None else [tuple(values[row] for values in self._values) for row in rows]
-        if not isinstance(array, CompressedArray):
-            return pairs  # type: ignore[return-value]
+        array, (n_all, n_envs) = self._array, self._shape
         array.store.free_unused()
-        # A table, which keeps the slots until they are written.
-        references = array.store.new_table((len(rows), 2, array.shape[1]))
-        if pairs is not None:
-            for number, pair in enumerate(pairs):
-                references[number] = array.encode_rows(*map(array.validated_row, pair))
+        references = array.store.new_table((len(rows), 2, n_envs))
+        if self._slots is None:
+            for number, row in enumerate(rows):
+                references[number] = array.encode_rows(*map(array.validated_row, self._values[:, row]))
             return references
         for first in range(0, len(rows), CHUNK):
             part = rows[first : first + CHUNK]
-            slots = [slot for row in part for pair in self._slots for slot in pair[row]]  # type: ignore[union-attr]
+            begins = [half * n_all * n_envs + row * n_envs for row in part for half in (0, 1)]
+            slots = [slot for begin in begins for slot in self._slots[begin : begin + n_envs]]
             references[first : first + CHUNK] = array.store_slots(slots).reshape(len(part), 2, -1)
         return references
-
-    def write(self, pos: int, pair: Any) -> None:
-        """Write one of the rows to the arrays.
-
-        :param pair: from :meth:`encoded`
-        """
-        for array, values in zip(self._arrays, pair, strict=True):
-            if isinstance(array, CompressedArray):
-                array.write_encoded(pos, values)
-            else:
-                array[pos] = values
 
 
 def _accepts(array: CompressedArray, codecs: Any, layout: FrameLayout | None) -> bool:

@@ -50,75 +50,65 @@ class EpsilonLadder:
         return float(self.base ** (1 + self.alpha * position / max(n_positions - 1, 1)))
 
 
-#: Probability of random actions: a constant, ``"schedule"`` for the learner's ``exploration_rate``, ``"ladder"`` for
-#: :class:`EpsilonLadder` with its defaults, or ``None`` for none but the policy's own.
-Exploration = float | Literal["schedule", "ladder"] | EpsilonLadder | None
+#: Probability of random actions: a constant, or ``"ladder"`` for :class:`EpsilonLadder` with its defaults.
+Exploration = float | Literal["ladder"] | EpsilonLadder
 
 
 @dataclass(frozen=True)
 class ExplorationConfig:
     """How collectors explore: what an :class:`Explorer` needs of an algorithm; it can be sent to other processes.
 
-    :param epsilon: probability of random actions instead of those of the policy, see :data:`Exploration`
+    :param epsilon: probability of random actions instead of those of the policy
     :param action_noise: noise of a single environment, added to actions scaled to [-1, 1]
-    :param use_sde: whether the policy explores with gSDE
-    :param sde_sample_freq: number of steps between new noise matrices of gSDE, -1 for one at the begin of each rollout
-    :param use_sde_at_warmup: whether gSDE replaces uniformly random actions before learning starts
-    :raises ValueError: if ``epsilon`` is no probability or unknown
     """
 
-    epsilon: Exploration = None
+    epsilon: EpsilonLadder = EpsilonLadder(0.0)
     action_noise: ActionNoise | None = None
-    use_sde: bool = False
-    sde_sample_freq: int = -1
-    use_sde_at_warmup: bool = False
-
-    def __post_init__(self) -> None:
-        epsilon = self.epsilon
-        if epsilon is None or isinstance(epsilon, EpsilonLadder) or epsilon in ("ladder", "schedule"):
-            return
-        if isinstance(epsilon, str) or not 0 <= epsilon <= 1:
-            raise ValueError(
-                f"exploration must be between 0 and 1, 'ladder', 'schedule', an EpsilonLadder or None, got {epsilon!r}"
-            )
 
     @classmethod
-    def from_model(cls, model: Any, epsilon: Exploration = "ladder") -> ExplorationConfig:
+    def from_model(cls, model: Any, exploration: Exploration = "ladder") -> ExplorationConfig:
         """Return the exploration of one of SB3's off-policy algorithms.
 
         :param model: the algorithm
-        :param epsilon: probability of random actions; ``"ladder"`` and ``"schedule"`` only apply to algorithms with an
+        :param exploration: probability of random actions; ``"ladder"`` only applies to algorithms with an
             ``exploration_rate``, DQN and QR-DQN: the policies of the others are stochastic or have action noise
-        :raises ValueError: if ``epsilon`` is invalid, or is a constant or an :class:`EpsilonLadder` and the algorithm
-            has no ``exploration_rate``
+        :raises ValueError: if ``exploration`` is invalid, or is a constant or an :class:`EpsilonLadder` and the
+            algorithm has no ``exploration_rate``; for gSDE, whose noise the learner would have to share
         """
-        noise, name = model.action_noise, type(model).__name__
-        if not hasattr(model, "exploration_rate"):
-            if epsilon is not None and not isinstance(epsilon, str):
-                raise ValueError(
-                    f"{name} does not explore with random actions, so their probability cannot be {epsilon!r}; omit it"
-                )
-            if epsilon is not None and noise is None and isinstance(model.policy, TD3Policy):  # deterministic
-                warn_user(f"this {name} has no action_noise: all collectors act alike, without exploration")
-            epsilon = None
-        return cls(
-            epsilon=epsilon,
-            action_noise=copy.deepcopy(noise.base_noise if isinstance(noise, VectorizedActionNoise) else noise),
-            use_sde=model.use_sde,
-            sde_sample_freq=model.sde_sample_freq,
-            use_sde_at_warmup=model.use_sde_at_warmup,
-        )
+        name = type(model).__name__
+        if model.use_sde:
+            raise ValueError(f"collectors do not explore with gSDE: construct the {name} with use_sde=False")
+        noise = model.action_noise
+        if isinstance(noise, VectorizedActionNoise):
+            noise = noise.base_noise
+        if hasattr(model, "exploration_rate"):
+            return cls(_ladder(exploration), copy.deepcopy(noise))
+        if exploration != "ladder":
+            raise ValueError(
+                f"{name} does not explore with random actions, so their probability cannot be {exploration!r}; omit it"
+            )
+        if noise is None and isinstance(model.policy, TD3Policy):  # deterministic
+            warn_user(f"this {name} has no action_noise: all collectors act alike, without exploration")
+        return cls(action_noise=copy.deepcopy(noise))
+
+
+def _ladder(exploration: Exploration) -> EpsilonLadder:
+    if exploration == "ladder":
+        return EpsilonLadder()
+    if isinstance(exploration, EpsilonLadder):
+        return exploration
+    if not isinstance(exploration, float | int) or not 0 <= exploration <= 1:
+        raise ValueError(f"exploration must be between 0 and 1, 'ladder' or an EpsilonLadder, got {exploration!r}")
+    return EpsilonLadder(exploration, alpha=0.0)
 
 
 class Explorer:
     """Chooses the actions of a collector's environments, as ``OffPolicyAlgorithm.collect_rollouts`` does.
 
     - Before learning starts, actions are uniformly random.
-    - Afterwards they are those of the policy: SAC and TQC sample them. Where the configuration has an ``epsilon`` (DQN,
-      QR-DQN), each environment has a random action instead with that probability. ``DQN.predict`` draws once for all
-      environments: all of them act randomly in the same steps. The expected share of random actions is the same, but
-      then a step of many environments has either no exploration or nothing else, and environments cannot differ in
-      epsilon, as the ladder requires. So each environment draws independently here.
+    - Afterwards they are those of the policy: SAC and TQC sample them. With DQN and QR-DQN, each environment has a
+      random action instead with its epsilon. ``DQN.predict`` draws once for all environments; here each draws
+      independently, since the ladder gives each its own epsilon.
     - Action noise (TD3, DDPG) is added to continuous actions, scaled to [-1, 1] and clipped to that. Replay buffers
       store scaled actions, environments receive unscaled ones.
 
@@ -144,7 +134,7 @@ class Explorer:
         n_collectors: int = 1,
         seed: int | Sequence[int] | None = None,
     ) -> None:
-        self.policy, self.config, self.n_envs = policy, config, n_envs
+        self.policy, self.n_envs = policy, n_envs
         self._is_continuous = isinstance(policy.action_space, spaces.Box)
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(collector,)))
         #: Where random actions are drawn from: a copy, since environments and policy may share the space.
@@ -152,40 +142,17 @@ class Explorer:
         self.action_space.seed(int(self._rng.integers(2**31)))
         noise = config.action_noise
         self._noise = None if noise is None else VectorizedActionNoise(noise, n_envs)
-        epsilon: Any = EpsilonLadder() if config.epsilon == "ladder" else config.epsilon
-        if isinstance(epsilon, EpsilonLadder):
-            first = collector * n_envs
-            epsilon = [epsilon.epsilon(first + env, n_collectors * n_envs) for env in range(n_envs)]
-        #: Probability of a random action of each environment, that of the learner if it is a schedule.
-        self._epsilon: Any = 0.0 if epsilon is None else epsilon
-        self.begin_rollout()
+        first = collector * n_envs
+        #: Probability of a random action of each environment.
+        self._epsilon = [config.epsilon.epsilon(first + env, n_collectors * n_envs) for env in range(n_envs)]
 
-    def begin_rollout(self) -> None:
-        """Draw new noise for policies with gSDE; call it before each rollout, and after new weights."""
-        self._n_steps = 0
-        if self.config.use_sde:
-            self._reset_sde_noise()
-
-    def actions(
-        self, observations: Any, *, is_warmup: bool = False, exploration_rate: float | None = None
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
+    def actions(self, observations: Any, *, is_warmup: bool = False) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the next actions, for the environments and for the replay buffer, ``(n_envs, *action_shape)`` each.
 
-        :param observations: those of all environments, normalized if the policy was trained with VecNormalize,
-            ``(n_envs, *obs_shape)`` or a dict of such arrays
+        :param observations: those of all environments, ``(n_envs, *obs_shape)`` or a dict of such arrays
         :param is_warmup: whether learning has not started (``num_timesteps < learning_starts``)
-        :param exploration_rate: that of the learner, for ``epsilon="schedule"``
         """
-        config = self.config
-        if config.use_sde and config.sde_sample_freq > 0 and self._n_steps % config.sde_sample_freq == 0:
-            self._reset_sde_noise()
-        self._n_steps += 1
-        if is_warmup and not (config.use_sde and config.use_sde_at_warmup):
-            actions = self._random_actions(self.n_envs)
-        else:
-            actions = self._policy_actions(
-                observations, exploration_rate if config.epsilon == "schedule" else self._epsilon
-            )
+        actions = self._random_actions(self.n_envs) if is_warmup else self._policy_actions(observations)
         if not self._is_continuous:
             return actions, actions
         scaled = self.policy.scale_action(actions)
@@ -201,9 +168,9 @@ class Explorer:
         if self._noise is not None:
             self._noise.reset(np.flatnonzero(dones).tolist())
 
-    def _policy_actions(self, observations: Any, epsilon: Any) -> NDArray[Any]:
+    def _policy_actions(self, observations: Any) -> NDArray[Any]:
         """Return the policy's actions, with random ones for some environments."""
-        is_random = self._rng.random(self.n_envs) < epsilon
+        is_random = self._rng.random(self.n_envs) < self._epsilon
         if is_random.all():
             return self._random_actions(self.n_envs)
         actions = np.array(self.policy.predict(observations, deterministic=False)[0])  # a copy, which can be written to
@@ -213,6 +180,3 @@ class Explorer:
 
     def _random_actions(self, n: int) -> NDArray[Any]:
         return np.array([self.action_space.sample() for _ in range(n)])
-
-    def _reset_sde_noise(self) -> None:
-        self.policy.reset_noise(self.n_envs)  # type: ignore[operator]

@@ -52,9 +52,9 @@ class PendingUpdates:
         rest, numbers = np.divmod(numbers, 1 << NUMBER_BITS)
         rest, rings = np.divmod(rest, 1 << RING_BITS)
         shards, epochs = np.divmod(rest, 1 << EPOCH_BITS)
+        if len(shards) and not 0 <= shards.min() <= shards.max() < len(self._group.shards):
+            raise ValueError("the indices are not those of a batch of this buffer")
         for shard in np.unique(shards).tolist():
-            if not 0 <= shard < len(self._group.shards):
-                raise ValueError("the indices are not those of a batch of this buffer")
             view = self._group.shards[shard]
             chosen = (shards == shard) & (epochs == view.epoch % (1 << EPOCH_BITS))
             self.n_lost += int((shards == shard).sum() - chosen.sum())

@@ -20,11 +20,6 @@ class WaitTime:
         self._start: float | None = None
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether a wait is in progress."""
-        return self._start is not None
-
-    @property
     def seconds(self) -> float:
         """The duration of all waits, including the one in progress."""
         return self._seconds + (0.0 if self._start is None else time.monotonic() - self._start)

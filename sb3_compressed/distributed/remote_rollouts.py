@@ -20,21 +20,18 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import RolloutReturn
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_compressed.distributed.collector import CollectorSettings, CollectResult, EpisodeEnd, PolicyState
+from sb3_compressed.distributed.collector import CollectorSettings, CollectResult, EpisodeEnd
 from sb3_compressed.distributed.collector_group import TIMEOUT, CollectorGroup, Member
 from sb3_compressed.distributed.exploration import Exploration, ExplorationConfig
-from sb3_compressed.distributed.moments import merge
-from sb3_compressed.distributed.policy_copy import policy_factory
+from sb3_compressed.distributed.policy_copy import policy_factory, policy_weights
 from sb3_compressed.distributed.rate_limiter import RateLimiter, WaitTime
+from sb3_compressed.distributed.ray_session import free_resources
 from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer
-from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.training.model_layers import ModelLayer, add_layer, layers_of, remove_layer
 
 __all__ = ["CollectorStatistics", "RemoteRollouts", "RolloutOptions"]
@@ -53,7 +50,6 @@ class RolloutOptions:
     n_collectors: int = 1
     n_envs: int = 1
     samples_per_insert: float | None = 8.0
-    tolerance: int | None = None
     lock_step: bool = False
     exploration: Exploration = "ladder"
     weights_interval: int = 100
@@ -63,29 +59,6 @@ class RolloutOptions:
     timeout: float = TIMEOUT
     ray_options: dict[str, Any] | None = None
 
-    def new_group(
-        self,
-        buffer: DistributedReplayBuffer,
-        policy: BasePolicy | None,
-        exploration: ExplorationConfig,
-        vec_normalize: VecNormalize | None,
-        seed: int | None,
-    ) -> CollectorGroup:
-        """Return collectors, which are not started yet.
-
-        :param buffer: receives the transitions
-        :param policy: chooses actions, ``None`` for random ones
-        :param exploration: how to explore
-        :param vec_normalize: that of the learner, ``None`` if it has none
-        :param seed: used unless the options have one
-        """
-        settings = CollectorSettings(
-            buffer.observation_space if vec_normalize is None else vec_normalize.venv.observation_space,
-            buffer.action_space, None if policy is None else policy_factory(policy), exploration, self.n_collectors,
-            self.n_envs, seed if self.seed is None else self.seed, vec_normalize,
-        )  # fmt: skip
-        return CollectorGroup(self.make_env, settings, buffer, timeout=self.timeout, ray_options=self.ray_options)
-
 
 class CollectorStatistics(NamedTuple):
     """What collectors have done during a call of ``learn``.
@@ -94,31 +67,23 @@ class CollectorStatistics(NamedTuple):
     :param n_sampled: number of transitions that were sampled
     :param samples_per_insert: how often a transition was sampled on average, not counting those before
         ``learning_starts``; ``None`` until there are others
-    :param n_in_flight: number of transitions of calls in flight
     :param n_lost: number of transitions that failures of collectors have lost, or that were dropped
     :param n_restarts: how often collectors were restarted
-    :param n_bytes_sent: bytes of the segments that collectors sent to shards
     :param policy_version: number of the newest version of the policy
     :param policy_age: how many versions behind the newest one the last results were, in the mean
-    :param policy_seconds: how old these versions were when their results arrived, in seconds
     :param learner_waited: seconds that the learner has waited for collectors
     :param collectors_waited: seconds that collectors have waited for the learner
-    :param waiting: who waits at the moment: ``"learner"``, ``"collectors"``, or ``None``
     """
 
     n_collected: int
     n_sampled: int
     samples_per_insert: float | None
-    n_in_flight: int
     n_lost: int
     n_restarts: int
-    n_bytes_sent: int
     policy_version: int
     policy_age: float
-    policy_seconds: float
     learner_waited: float
     collectors_waited: float
-    waiting: str | None
 
 
 class Arrivals:
@@ -159,25 +124,24 @@ class RemoteRollouts(ModelLayer):
     :raises ValueError: if its settings are not
     """
 
-    def __init__(self, model: BaseAlgorithm, options: RolloutOptions) -> None:
+    def __init__(self, model: Any, options: RolloutOptions) -> None:
         self._options = options
         self._buffer = _validated_buffer(model)
-        self._model: Any = model
+        self._model = model
         self._group: CollectorGroup | None = None
         #: Number of transitions that are collected before the first one is sampled.
-        self._n_warmup = 1
-        self._limiter = RateLimiter(None, 1)
+        self._n_warmup = max(self._learning_starts - model.num_timesteps, 1)
+        is_limited = options.samples_per_insert is not None and model.gradient_steps > 0
+        #: Samples per insert, as it is written: 0.1 is 1/10; ``None`` for no limit.
+        self._ratio = Fraction(str(options.samples_per_insert)) if is_limited else None
         #: Waits of collectors for the learner, and of the learner for collectors.
         self._insert_wait, self._sample_wait = WaitTime(), WaitTime()
         self._arrivals = Arrivals()
         #: How many transitions the learner has to wait for besides those of the present rollout.
         self._credit = Fraction(0)
         self._n_updates_published = -1
-        self._is_published_after_warmup = False
         self._buffer_before = self._buffer.statistics()
-        self._n_bytes = 0
-        self._ages: deque[tuple[float, float]] = deque(maxlen=max(4 * options.n_collectors, 16))
-        self._last_record = (time.monotonic(), 0, 0)
+        self._ages: deque[int] = deque(maxlen=max(4 * options.n_collectors, 16))
         self._exploration = ExplorationConfig.from_model(model, options.exploration)
         add_layer(model, self)
 
@@ -210,10 +174,7 @@ class RemoteRollouts(ModelLayer):
 
             def train(self, *args: Any, **kwargs: Any) -> None:
                 with rollouts._ended_by_errors():
-                    try:
-                        super().train(*args, **kwargs)
-                    except BufferNotReady:  # all transitions were lost with their shards
-                        logger.warning("there is nothing to train on until collectors have inserted new transitions")
+                    super().train(*args, **kwargs)
 
             def dump_logs(self) -> None:
                 rollouts._record(self.logger)
@@ -292,7 +253,7 @@ class RemoteRollouts(ModelLayer):
     def _n_due(self) -> int:
         """Return the number of transitions of the next rollout: whole steps, unless they would be too many."""
         model, n_left = self._model, self._n_left
-        n_envs, ratio = model.n_envs, self._limiter.ratio
+        n_envs, ratio = model.n_envs, self._ratio
         if model.gradient_steps == 0:
             self._credit += model.train_freq.frequency * n_envs
         elif ratio is not None:
@@ -318,10 +279,9 @@ class RemoteRollouts(ModelLayer):
             begin = time.monotonic()
             self._exchange(n_due, timeout=PATIENCE)
             if len(self._arrivals) == n_before and time.monotonic() - begin > PATIENCE:
-                statistics = self.statistics()
                 logger.warning(
-                    "the learner has waited %.0f s for collectors: %d transitions are in flight, and there were %d "
-                    "restarts", PATIENCE, statistics.n_in_flight, statistics.n_restarts,
+                    "the learner has waited %.0f s for collectors, of which there were %d restarts; of the cluster, %s "
+                    "are free", PATIENCE, self.statistics().n_restarts, free_resources(),
                 )  # fmt: skip
         self._sample_wait.stop()
 
@@ -329,22 +289,14 @@ class RemoteRollouts(ModelLayer):
 
     def _start(self) -> None:
         """Start the collectors."""
-        options, model = self._options, self._model
-        self._group = group = options.new_group(  # before it starts, since errors and Ctrl-C end it
-            self._buffer, model.policy, self._exploration, model.get_vec_normalize_env(), model.seed
-        )
-        group.start()
-        self._n_warmup = max(self._learning_starts - model.num_timesteps, 1)
-        n_sampled = model.gradient_steps * model.batch_size
-        if options.samples_per_insert is not None and n_sampled:
-            ratio = Fraction(str(options.samples_per_insert))  # as it is written: 0.1 is 1/10
-            n_per_call = options.steps_per_call * group.n_envs
-            tolerance = options.tolerance
-            if tolerance is None:
-                tolerance = options.n_collectors * options.max_in_flight * n_per_call
-            # Less could block both sides.
-            self._limiter = RateLimiter(ratio, self._n_warmup + max(tolerance, n_per_call, n_sampled / ratio))
-        self._last_record = (time.monotonic(), 0, 0)
+        options, model, buffer = self._options, self._model, self._buffer
+        settings = CollectorSettings(
+            options.make_env, buffer.observation_space, buffer.action_space, policy_factory(model.policy),
+            self._exploration, options.n_collectors, options.n_envs,
+            model.seed if options.seed is None else options.seed,
+        )  # fmt: skip
+        self._group = CollectorGroup(settings, buffer, timeout=options.timeout, ray_options=options.ray_options)
+        self._group.start()  # now that errors and Ctrl-C end them
 
     def _exchange(self, n_due: int, timeout: float = 0.0) -> None:
         """Call the collectors that may go on, and receive what has arrived.
@@ -357,12 +309,8 @@ class RemoteRollouts(ModelLayer):
         self._call(group, n_due)
         for _, result in group.poll(timeout):
             self._arrivals.add(result)
-            self._n_bytes += result.n_bytes_sent
             if result.policy_version:
-                seconds = time.monotonic() - group.published_at.get(result.policy_version, 0.0)
-                self._ages.append((group.policy_version - result.policy_version, seconds))
-            if result.moments is not None:
-                merge(self._model.get_vec_normalize_env(), result.moments)
+                self._ages.append(group.policy_version - result.policy_version)
 
     def _call(self, group: CollectorGroup, n_due: int) -> None:
         """Call the collectors that may go on."""
@@ -378,11 +326,20 @@ class RemoteRollouts(ModelLayer):
                 return
             n_inserted = self._arrivals.n_arrived + group.n_in_flight + n_steps * group.n_envs
             # The learner may wait for more than it samples, so nothing is refused that it waits for.
-            if not options.lock_step and n_missing <= 0 and not self._limiter.allows(n_inserted, self._n_sampled):
+            is_refused = n_missing <= 0 and not self._limiter(group).allows(n_inserted, self._n_sampled)
+            if is_refused and not options.lock_step:
                 self._insert_wait.start()
                 return
             self._submit(group, member, n_steps, self._learning_starts - self._model.num_timesteps - n_expected)
         self._insert_wait.stop()
+
+    def _limiter(self, group: CollectorGroup) -> RateLimiter:
+        """Return what limits the collectors: they may be ahead by as much as all of them have in flight."""
+        options, model = self._options, self._model
+        n_ahead: Fraction | int = options.n_collectors * options.max_in_flight * options.steps_per_call * group.n_envs
+        if self._ratio is not None:  # less could block both sides
+            n_ahead = max(n_ahead, model.gradient_steps * model.batch_size / self._ratio)
+        return RateLimiter(self._ratio, self._n_warmup + n_ahead)
 
     def _submit(self, group: CollectorGroup, member: Member, n_steps: int, n_random: int) -> None:
         """Call a collector, with the present policy if the last version of it is old.
@@ -390,15 +347,12 @@ class RemoteRollouts(ModelLayer):
         :param n_random: how many transitions are to be collected with random actions
         """
         model = self._model
-        n_random_steps = min(_steps(n_random, group.n_envs), n_steps)
         n_updates = model._n_updates - self._n_updates_published
         is_due = n_updates >= self._options.weights_interval or (self._options.lock_step and n_updates)
-        if self._n_updates_published < 0 or is_due or not (n_random_steps or self._is_published_after_warmup):
-            group.publish(PolicyState.of(model.policy, model.get_vec_normalize_env()))
+        if self._n_updates_published < 0 or is_due:
+            group.publish(policy_weights(model.policy))
             self._n_updates_published = model._n_updates
-            self._is_published_after_warmup = not n_random_steps
-        rate = getattr(model, "exploration_rate", None)
-        group.submit(member, n_steps, n_random_steps=n_random_steps, exploration_rate=rate)
+        group.submit(member, n_steps, n_random_steps=min(_steps(n_random, group.n_envs), n_steps))
 
     # -- statistics ------------------------------------------------------------------------------------------
 
@@ -406,45 +360,28 @@ class RemoteRollouts(ModelLayer):
         """Return what collectors have done."""
         group, n_sampled = self._group, self._n_sampled
         n_counted = self._arrivals.n_arrived - self._n_warmup
-        age, seconds = np.mean(self._ages, axis=0).tolist() if self._ages else (0.0, 0.0)
-        waiting = None
-        if self._sample_wait.is_waiting or self._insert_wait.is_waiting:
-            waiting = "learner" if self._sample_wait.is_waiting else "collectors"
         return CollectorStatistics(
             n_collected=self._arrivals.n_arrived,
             n_sampled=n_sampled,
             samples_per_insert=n_sampled / n_counted if n_counted > 0 else None,
-            n_in_flight=0 if group is None else group.n_in_flight,
             n_lost=0 if group is None else group.n_lost,
             n_restarts=0 if group is None else group.n_restarts,
-            n_bytes_sent=self._n_bytes,
             policy_version=0 if group is None else group.policy_version,
-            policy_age=age,
-            policy_seconds=seconds,
+            policy_age=float(np.mean(self._ages)) if self._ages else 0.0,
             learner_waited=self._sample_wait.seconds,
             collectors_waited=self._insert_wait.seconds,
-            waiting=waiting,
         )
 
     def _record(self, log: Any) -> None:
-        """Record values since the last call in SB3's logger."""
-        statistics = self.statistics()
-        now, n_collected, n_sampled = time.monotonic(), statistics.n_collected, statistics.n_sampled
-        then, n_collected_then, n_sampled_then = self._last_record
-        self._last_record = now, n_collected, n_sampled
-        seconds = max(now - then, 1e-9)
-        of_buffer = self._buffer.statistics()
+        """Record values in SB3's logger."""
+        own, of_buffer, before = self.statistics(), self._buffer.statistics(), self._buffer_before
         values = {
-            "insert_rate": (n_collected - n_collected_then) / seconds,
-            "sample_rate": (n_sampled - n_sampled_then) / seconds,
-            "samples_per_insert": statistics.samples_per_insert,
-            "bytes_per_transition": statistics.n_bytes_sent / n_collected if n_collected else None,
-            "policy_age_versions": statistics.policy_age,
-            "policy_age_seconds": statistics.policy_seconds,
-            "learner_waited": statistics.learner_waited,
-            "collectors_waited": statistics.collectors_waited,
-            "restarts": statistics.n_restarts + of_buffer.n_restarts - self._buffer_before.n_restarts,
-            "lost": statistics.n_lost + of_buffer.n_lost - self._buffer_before.n_lost,
+            "samples_per_insert": own.samples_per_insert,
+            "policy_age_versions": own.policy_age,
+            "learner_waited": own.learner_waited,
+            "collectors_waited": own.collectors_waited,
+            "restarts": own.n_restarts + of_buffer.n_restarts - before.n_restarts,
+            "lost": own.n_lost + of_buffer.n_lost - before.n_lost,
             "transitions": of_buffer.n_transitions,
             "memory_mb": of_buffer.memory_nbytes / 1e6,
         }
@@ -471,6 +408,11 @@ def _validated_buffer(model: Any) -> DistributedReplayBuffer:
         raise TypeError(
             f"collectors add to shards, so the model needs a distributed buffer, got {type(buffer).__name__}: "
             "construct it with replay_buffer_class=DistributedReplayBuffer"
+        )
+    if model.get_vec_normalize_env() is not None:
+        raise ValueError(
+            "collectors do not support VecNormalize, whose statistics are those of one process: normalize in a wrapper "
+            "of the environment, with fixed statistics"
         )
     if model.gradient_steps < 0:
         raise ValueError(

@@ -28,7 +28,6 @@ from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.distributed.arguments import ShardOptions, remove_names, require_supported, validated_sampler
 from sb3_compressed.distributed.batch_decoding import BatchDecoder
 from sb3_compressed.distributed.checkpoint_manifest import Manifest, read_manifest
 from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS
@@ -38,12 +37,12 @@ from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
 from sb3_compressed.distributed.shard import ShardStatus
 from sb3_compressed.distributed.shard_checkpoints import ShardCheckpoints
-from sb3_compressed.distributed.shard_group import ShardGroup, ShardView
+from sb3_compressed.distributed.shard_group import ShardGroup, ShardOptions, ShardView
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.distributed.writer_registry import LEARNER, WriterRegistry
 from sb3_compressed.errors import ShardTimeout
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
-from sb3_compressed.samplers import PrioritizedSampler, Sampler
+from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
 from sb3_compressed.samplers.td_errors import validated_td_errors
 
 __all__ = ["DistributedReplayBuffer", "DistributedStatistics"]
@@ -64,9 +63,6 @@ class DistributedStatistics(NamedTuple):
     :param n_late: number of requests that were not answered in time
     :param n_bytes_inserted: bytes of the segments that shards received, without codecs
     :param n_bytes_sampled: bytes of the samples that shards sent, without codecs
-    :param staleness: how many batches before its use the last batch was requested
-    :param staleness_seconds: how many seconds before its use the last batch was requested
-    :param waited: seconds that batches waited for shards
     :param memory_nbytes: resident memory of the shards' processes in bytes, as far as they have reported it
     """
 
@@ -79,9 +75,6 @@ class DistributedStatistics(NamedTuple):
     n_late: int
     n_bytes_inserted: int
     n_bytes_sampled: int
-    staleness: int
-    staleness_seconds: float
-    waited: float
     memory_nbytes: int
 
 
@@ -99,9 +92,8 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     Observations are encoded where they are added, stored and sent as payloads, and decoded in the learner. Each writer
     has a ring of its own in one shard: this buffer, whose :meth:`add` is that of SB3, and any number of others, see
-    :meth:`writer` and :class:`~sb3_compressed.distributed.Collectors`. Fast writers have
-    larger rings, so that all rings together contain the newest transitions. Batches are drawn uniformly from all
-    transitions, or in proportion to their priorities.
+    :meth:`writer` and :class:`~sb3_compressed.distributed.Collectors`. Environments have rings of the same length.
+    Batches are drawn uniformly from all transitions, or in proportion to their priorities.
 
     Unlike SB3's buffer, it draws random numbers of its own, transitions can be sampled after a segment of them was
     added, and batches are requested before they are needed.
@@ -132,7 +124,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     :param normalize_images: as for other buffers
     :param compression: other compression options of buffers: ``compression_method``, ``compression_kwargs``,
         ``dtypes``, ``frame_stack``
-    :raises ValueError: if an argument is invalid, or for hindsight replay, which is not supported
+    :raises ValueError: if an argument is invalid
     :raises StorageError: if the folder contains shards that are not to be continued, or more than ``n_shards``
     :raises ShardTimeout: if a shard does not answer, or does not start, such as if no node has the resources that
         ``ray_options`` request
@@ -171,10 +163,11 @@ class DistributedReplayBuffer(ReplayBuffer):
             validate_integer(count, value, 1)
         validate_integer("prefetch", prefetch, 0)
         storage_mode = storage_mode_of(storage_mode, compression)
-        remove_names(compression)
+        _remove_names(compression)
         options = ShardOptions(n_shards, storage, storage_mode, ray_options or {}, timeout)
-        configured = validated_sampler(sampler)
-        require_supported(observation_space, n_steps, compression)
+        configured = _validated_sampler(sampler)
+        if n_steps > 1 and isinstance(observation_space, spaces.Dict):
+            raise ValueError(f"SB3 has no n-step returns for Dict observations, got n_steps={n_steps}")
         # SB3's constructor allocates one row, which is removed again: the transitions are in the shards.
         super().__init__(n_envs, spaces.Box(0, 1, (0,), np.float32), action_space, device, n_envs)
         for array in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
@@ -184,7 +177,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         self.handle_timeout_termination = handle_timeout_termination
         if n_steps > 1 and not handle_timeout_termination:
             warn_of_time_limits("n-step returns")
-        self.n_steps, self.gamma, self.sampler = n_steps, gamma, configured
+        self.n_steps, self.sampler = n_steps, configured
+        self.gamma = gamma if n_steps > 1 else None  # without discounts, as other buffers of single steps
         self.output_dtype, self.normalize_images = output_dtype, normalize_images
         self.num_threads = validate_num_threads(num_threads)
         self._timeout = timeout
@@ -226,8 +220,8 @@ class DistributedReplayBuffer(ReplayBuffer):
     def writer(self, name: str, n_envs: int, *, timeout: float | None = None) -> ReplayWriter:
         """Return a writer of transitions for another process, such as an actor of Ray.
 
-        The buffer is divided among the rings of all writers by how fast they add. If it is full, existing rings become
-        smaller, so create all writers before you use them.
+        The buffer is divided equally among the environments of all writers. Existing rings become smaller, and lose
+        their oldest transitions if they are full, so create all writers before you use them.
 
         :param name: names the ring; a new writer of the same name continues it
         :param n_envs: number of environments
@@ -342,7 +336,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         """
         for status in statuses:
             self._group.update(self._group.shards[self._registry.writers[name][1]], status)
-            self._registry.update_quotas()
+            self._registry.update()
 
     def _record_local(self) -> None:
         """Record the states in the replies to the writers of this process."""
@@ -385,7 +379,7 @@ class DistributedReplayBuffer(ReplayBuffer):
                 writer.poll()
         self._record_local()
         n_staged = sum(writer.n_staged for _, writer in self._local)
-        return min(self._group.n_transitions + n_staged, self._registry.quotas.n_transitions)
+        return min(self._group.n_transitions + n_staged, self._registry.n_transitions)
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does.
@@ -401,7 +395,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             raise ValueError(
                 "rewards of n-step returns are summed in the shards, so VecNormalize must have norm_reward=False"
             )
-        self._registry.update_quotas()
+        self._registry.update()
         parts = self._pipeline.next(batch_size)
         self.n_sampled += batch_size
         arrays = self._decoder.arrays(parts)
@@ -488,9 +482,6 @@ class DistributedReplayBuffer(ReplayBuffer):
             n_late=pipeline.n_late,
             n_bytes_inserted=sum(status.n_bytes_inserted for status in statuses),
             n_bytes_sampled=sum(status.n_bytes_sampled for status in statuses),
-            staleness=pipeline.staleness[0],
-            staleness_seconds=pipeline.staleness[1],
-            waited=pipeline.waited,
             memory_nbytes=sum(view.status.memory for view in group.shards if view.status is not None),
         )
 
@@ -588,12 +579,35 @@ class DistributedReplayBuffer(ReplayBuffer):
             n_envs, shard = writers[name]
             rings[shard][name] = source, n_envs
         sizes = {name: ring.n_transitions for name, ring in (manifest.rings or {}).items()}
-        quotas = self._registry.new_quotas(writers, sizes)
-        rows = quotas.rows
+        self._registry.replace(writers, sizes)
+        rows = self._registry.rows
         self._pipeline.discard()
         self._updates.clear()
         self._group.renumber()
         self._group.rows = rows
-        self._registry.writers, self._registry.quotas, self._local = writers, quotas, []
+        self._local = []
         loaded = self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
         manifest.verify_loaded(path, dict(ChainMap(*loaded)), rows)
+
+
+def _remove_names(options: dict[str, Any]) -> None:
+    """Remove arguments of shards that outlived their learner in 0.3.0, which models of that version pass."""
+    if names := [name for name in ("name", "lease") if options.pop(name, None) is not None]:
+        warn_user(
+            f"{' and '.join(names)} of a distributed buffer have no effect any more: shards end with their learner; "
+            "pass storage=<folder> and storage_mode='resume' to continue with what they contain"
+        )
+
+
+def _validated_sampler(sampler: str | Sampler) -> PrioritizedSampler | RecentSampler | None:
+    """Return the configured sampler, ``None`` for uniform sampling.
+
+    :raises ValueError: if it is another one
+    """
+    configured = get_sampler(sampler)
+    if not isinstance(configured, PrioritizedSampler | RecentSampler | None):
+        raise ValueError(
+            f"sampler must be 'uniform', 'prioritized' or 'recent', got {sampler!r}: others know nothing of the "
+            "transitions in other shards"
+        )
+    return configured

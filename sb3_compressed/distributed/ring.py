@@ -13,7 +13,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.observations import take
 from sb3_compressed.buffers.resize import copy_newest
 from sb3_compressed.distributed.block import Block
-from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS, append_rows
+from sb3_compressed.distributed.encoded_rows import OBSERVATIONS, append_rows
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
 from sb3_compressed.samplers import PrioritizedSampler
@@ -107,18 +107,18 @@ class Ring:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def append(self, rows: Block, max_updated_elsewhere: float = 0.0) -> None:
+    def append(self, rows: Block, max_updated: float = 0.0) -> None:
         """Append rows.
 
         :param rows: what :func:`.block_of` returned
-        :param max_updated_elsewhere: the largest priority that was updated in other rings; new transitions have at
+        :param max_updated: the largest priority that was updated in all rings of the shard; new transitions have at
             least this
         :raises OSError: if the folder cannot be written; the ring is then as it was, unless it has fewer rows than
             these: then the writer must open it again
         """
         sampler = self.buffer.sampler
         if isinstance(sampler, PrioritizedSampler):
-            sampler.max_updated_elsewhere = max_updated_elsewhere
+            sampler.max_updated_elsewhere = max_updated
         before = self.buffer.pos
         try:
             append_rows(self.buffer, rows)
@@ -224,14 +224,17 @@ class Ring:
             "discounts": transitions.discounts,
         }
         layouts, batches = {}, {}
-        following = buffer.observations if buffer.optimize_memory_usage else buffer.next_observations
-        for key, (array, next_array) in _pairs(buffer.observations, following).items():
-            name, at, next_at = _path(OBSERVATIONS, key), transitions.indices, transitions.next_indices
+        at, next_at = transitions.indices, transitions.next_indices
+        all_arrays = named_arrays(buffer)
+        for name, array in all_arrays.items():
+            if not name.startswith(OBSERVATIONS):
+                continue
+            next_array = all_arrays[f"next_{name}"]
             if isinstance(array, CompressedArray):
                 layouts[name] = array.layout
                 batches[name] = array.payloads(at, next_array, next_at)
             else:
-                arrays |= {name: take(array, at), _path(NEXT_OBSERVATIONS, key): take(next_array, next_at)}
+                arrays |= {name: take(array, at), f"next_{name}": take(next_array, next_at)}
         sent = {name: array for name, array in arrays.items() if array is not None}
         return Block({"layouts": layouts}, sent, batches)
 
@@ -246,14 +249,3 @@ class Ring:
         indices = numbers[is_current] % (self.n_rows * self.n_envs)
         n_overwritten = len(numbers) - len(indices)
         return n_overwritten + self._bound.update(self.buffer, indices, td_errors[is_current])
-
-
-def _pairs(observations: Any, next_observations: Any) -> dict[str | None, tuple[Any, Any]]:
-    """Return the arrays of observations and next observations by key, ``None`` for a space without keys."""
-    if not isinstance(observations, dict):
-        return {None: (observations, next_observations)}
-    return {key: (array, next_observations[key]) for key, array in observations.items()}
-
-
-def _path(name: str, key: str | None) -> str:
-    return name if key is None else f"{name}/{key}"

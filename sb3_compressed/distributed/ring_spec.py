@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import warnings
-import zlib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
 from gymnasium import spaces
 
 from sb3_compressed.buffers.replay import (
@@ -40,13 +38,6 @@ class RingSpec:
     n_steps: int = 1
     gamma: float = 0.99
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Bounds of images are large arrays of equal numbers. Small arguments are kept with an actor, so that Ray can
-        # restart it after the process that has created it is gone.
-        return _unpacked, (
-            zlib.compress(cloudpickle.dumps({each.name: getattr(self, each.name) for each in fields(self)})),
-        )
-
     @property
     def is_dict(self) -> bool:
         """Whether observations are dicts."""
@@ -75,8 +66,3 @@ class RingSpec:
             n_rows * n_envs, self.observation_space, self.action_space, device="cpu", n_envs=n_envs,
             **{**self.arguments, **arguments},
         )  # fmt: skip
-
-
-def _unpacked(data: bytes) -> RingSpec:
-    """Return the object that was pickled as these bytes."""
-    return RingSpec(**cloudpickle.loads(zlib.decompress(data)))

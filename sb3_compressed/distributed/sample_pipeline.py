@@ -70,18 +70,6 @@ class Request:
     requested_at: float
 
 
-@dataclass
-class Round:
-    """Several batches that were requested together.
-
-    :param n_before: number of batches that had been returned when it was requested
-    """
-
-    n_before: int
-    requested_at: float
-    requests: list[Request]
-
-
 class SamplePipeline:
     """Batches of transitions from all shards, each with the same probability, or in proportion to priorities.
 
@@ -113,16 +101,10 @@ class SamplePipeline:
         self._session = uuid.uuid4().hex
         self._codecs = CodecExchange(N_KEPT_CODECS)
         #: What was requested ahead, and the batches of the round before that were not returned yet.
-        self._rounds: deque[Round] = deque()
+        self._rounds: deque[list[Request]] = deque()
         self._batches: deque[list[Part]] = deque()
         self._batch_size = 0
         self._last: list[Part] = []
-        #: Number of batches that were returned.
-        self.n_batches = 0
-        #: For the last batch, the number of batches returned since its request, and the seconds.
-        self.staleness = 0, 0.0
-        #: Seconds that all batches waited for shards.
-        self.waited = 0.0
         #: Number of requests that failed or were late.
         self.n_failed = self.n_late = 0
 
@@ -144,12 +126,10 @@ class SamplePipeline:
         length = max(1, self._prefetch // 2)
         try:
             while len(self._batches) + len(self._rounds) * length <= self._prefetch - (length - 1):
-                requests = self._requests(np.full(length, batch_size))
-                self._rounds.append(Round(self.n_batches, time.monotonic(), requests))
+                self._rounds.append(self._requests(np.full(length, batch_size)))
             if not self._batches:
-                self._current = self._rounds[0]
                 # Ctrl-C leaves the round as it was, so that its replies are received again.
-                self._batches.extend(self._receive(self._current, length))
+                self._batches.extend(self._receive(self._rounds[0], length))
                 self._rounds.popleft()
         except BufferNotReady:
             self._rounds.clear()
@@ -161,8 +141,6 @@ class SamplePipeline:
             self._rounds.clear()  # the next call makes other requests
             raise
         self._last = self._batches.popleft()
-        self.staleness = self.n_batches - self._current.n_before, time.monotonic() - self._current.requested_at
-        self.n_batches += 1
         return self._last
 
     def _requests(self, n_each: NDArray[np.int64]) -> list[Request]:
@@ -176,9 +154,7 @@ class SamplePipeline:
         for shard, view in enumerate(self._group.shards):
             of_shard, updates = counts[:, shard], self._take_updates(shard)
             if of_shard.any():
-                reply = view.actor.sample.remote(
-                    self._session, of_shard.tolist(), updates, self._group.max_updated_besides(view)
-                )
+                reply = view.actor.sample.remote(self._session, of_shard.tolist(), updates)
                 requests.append(Request(shard, reply, of_shard, float(shares[shard]), time.monotonic()))
             else:  # others may have added to it
                 for each in updates:
@@ -206,14 +182,12 @@ class SamplePipeline:
         shares: NDArray[np.float64] = masses / masses.sum()
         return shares
 
-    def _receive(self, requested: Round, length: int) -> list[list[Part]]:
+    def _receive(self, requests: list[Request], length: int) -> list[list[Part]]:
         """Wait for the replies of a round, and return its batches; what failed or was late is requested again.
 
         :param length: number of batches
         """
-        begin = time.monotonic()
         batches: list[list[Part]] = [[] for _ in range(length)]
-        requests = requested.requests
         while requests:
             ready = self._wait_for(requests)
             missing = np.zeros(length, dtype=np.int64)
@@ -227,7 +201,6 @@ class SamplePipeline:
                     if last > first:
                         batch.append(Part(received[0], first, last, request.shard, received[1], request.share))
             requests = self._requests(missing) if missing.any() else []
-        self.waited += time.monotonic() - begin
         return batches
 
     def _wait_for(self, requests: Sequence[Request]) -> set[Any]:
@@ -238,10 +211,12 @@ class SamplePipeline:
         expected = [each for each in requests if self._group.shards[each.shard].is_answering]
         if expected:
             deadline = max(each.requested_at for each in expected) + self._timeout
-            replies = [each.reply for each in expected]
-            ray.wait(replies, num_returns=len(replies), timeout=max(deadline - time.monotonic(), 0))
-        replies = [each.reply for each in requests]
-        ready, _ = ray.wait(replies, num_returns=len(replies), timeout=0)
+            ray.wait(
+                [each.reply for each in expected],
+                num_returns=len(expected),
+                timeout=max(deadline - time.monotonic(), 0),
+            )
+        ready, _ = ray.wait([each.reply for each in requests], num_returns=len(requests), timeout=0)
         return set(ready)
 
     def _received(self, request: Request, *, is_ready: bool) -> tuple[Block, int] | None:
@@ -249,14 +224,14 @@ class SamplePipeline:
         view = self._group.shards[request.shard]
         if not is_ready:
             self.n_late += 1
-            self._group.late(view)
+            self._group.exclude(view)
             return None
         try:
             reply = ray.get(request.reply)
         except ACTOR_FAILURES as error:
             self.n_failed += 1
             if request.requested_at > view.since:  # else it has answered since
-                self._group.failed(view, error)
+                self._group.exclude(view, error)
             return None
         self._codecs.receive(reply.codecs)
         if not self._group.update(view, reply.status, request.requested_at) or reply.block is None:

@@ -89,7 +89,6 @@ class ShardStatus(NamedTuple):
     :param n_restored: number of transitions that the process has found in its folder when it began
     :param number: how many states this process has returned before
     :param n_inserted_by: number of transitions that each writer has inserted since the process began
-    :param max_updated: the largest priority that was updated, 0 if there is none
     """
 
     incarnation: str
@@ -104,7 +103,6 @@ class ShardStatus(NamedTuple):
     n_restored: int
     number: int
     n_inserted_by: dict[str, int]
-    max_updated: float
 
 
 class OpenReply(NamedTuple):
@@ -209,8 +207,6 @@ class Shard:
         #: Number of rows of rings, also of those that are not opened yet.
         self._rows: dict[str, int] = {}
         self._n_inserted_by: Counter[str] = Counter()
-        #: The largest priority that was updated in other shards.
-        self._max_updated_elsewhere = 0.0
         self._codecs = CodecExchange(N_KEPT_CODECS)
         self._layouts: dict[str, FrameLayout] = {}
         self._learner, self._sent = "", set[bytes]()
@@ -385,17 +381,14 @@ class Shard:
         self._share_layouts()
         if after_gap:
             ring.truncate()
-        others = (each.max_updated for each in self._rings.values() if each is not ring)
-        ring.append(rows, max(self._max_updated_elsewhere, *others, 0.0))
+        ring.append(rows, max(each.max_updated for each in self._rings.values()))
         self._n_inserted_by[name] += n_rows * ring.n_envs
         self._n_bytes_inserted += block.nbytes
         return InsertReply(ring.state, self.status())
 
     # -- sampling --------------------------------------------------------------------------------------------
 
-    def sample(
-        self, session: str, counts: Sequence[int], updates: Sequence[PriorityUpdates] = (), max_updated: float = 0.0
-    ) -> SampleReply:
+    def sample(self, session: str, counts: Sequence[int], updates: Sequence[PriorityUpdates] = ()) -> SampleReply:
         """Update priorities, and then draw the transitions of several batches.
 
         The block contains the arrays of :meth:`.Ring.sample`, those of a batch together, and the ring of each
@@ -405,9 +398,7 @@ class Shard:
         :param session: names the learner; a codec is sent once in a session
         :param counts: how many transitions of this shard each batch has
         :param updates: for :meth:`update_priorities`
-        :param max_updated: as for :meth:`status`
         """
-        self._max_updated_elsewhere = max_updated
         for each in updates:
             self.update_priorities(each)
         n = sum(counts)
@@ -463,11 +454,9 @@ class Shard:
 
     # -- state -----------------------------------------------------------------------------------------------
 
-    def status(self, max_updated: float | None = None) -> ShardStatus:
+    def status(self) -> ShardStatus:
         """Return the state that each reply contains.
 
-        :param max_updated: the largest priority that was updated in other shards, if that is known; new transitions
-            have at least this, as in one buffer
         :raises RuntimeError: if the learner has another version of this package
         :raises StorageError: if the folder contains shards of another run, which are not to be continued
         :raises CorruptStorage: if it is damaged
@@ -477,8 +466,6 @@ class Shard:
             self._open()
         if self._error is not None:
             raise self._error
-        if max_updated is not None:
-            self._max_updated_elsewhere = max_updated
         rings = self._rings.values()
         self._n_states += 1
         return ShardStatus(
@@ -486,7 +473,7 @@ class Shard:
             sum(self._n_inserted_by.values()), self._n_sampled, self._n_bytes_inserted, self._n_bytes_sampled,
             self._process.memory_info().rss, self._n_skipped_updates,
             self._n_restored, self._n_states - 1,
-            dict(self._n_inserted_by), max((ring.max_updated for ring in rings), default=0.0),
+            dict(self._n_inserted_by),
         )  # fmt: skip
 
     def pid(self) -> int:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from ray.exceptions import RayTaskError
 
 from sb3_compressed import __version__
-from sb3_compressed.distributed.arguments import ShardOptions
+from sb3_compressed.buffers.validation import validate_integer
+from sb3_compressed.common.paths import user_path
 from sb3_compressed.distributed.checkpoint_manifest import SavedRing
 from sb3_compressed.distributed.ray_session import (
     ACTOR_FAILURES,
@@ -30,21 +31,52 @@ from sb3_compressed.distributed.ray_session import (
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import SaveReply, Shard, ShardStatus
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
+from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 
-__all__ = ["ShardGroup", "ShardView"]
+__all__ = ["ShardGroup", "ShardOptions", "ShardView"]
 
 logger = logging.getLogger(__name__)
 
+#: What can be done with shards in a folder.
+STORAGE_MODES = ("create", "resume", "overwrite")
+#: Numbers of transitions have room for so many shards, also if a mix of up to eight buffers multiplies them.
+MAX_SHARDS = 1 << 7
 #: Seconds between attempts to reach a shard that is being restarted.
 PAUSE = 0.2
-#: Seconds between requests for the state of an empty shard.
-EMPTY_PAUSE = 1.0
 #: How the names of the folders of shards begin.
 FOLDER = "shard-"
 #: Seconds to wait for the processes of shards, which import much.
 START_TIME = 120.0
 #: Seconds for which calls of all shards are repeated.
 PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """How shards are started, see :class:`.DistributedReplayBuffer`.
+
+    :raises ValueError: if a number is out of range, or there is no such mode for shards
+    """
+
+    n_shards: int
+    storage: StorageLocation
+    storage_mode: StorageMode
+    ray_options: Mapping[str, Any]
+    timeout: float
+
+    def __post_init__(self) -> None:
+        validate_integer("n_shards", self.n_shards, 1)
+        if self.n_shards >= MAX_SHARDS:
+            raise ValueError(f"n_shards must be less than {MAX_SHARDS}, got {self.n_shards}")
+        if not 0 < self.timeout < float("inf"):
+            raise ValueError(f"timeout must be a positive number of seconds, got {self.timeout!r}")
+        if self.storage_mode not in STORAGE_MODES:
+            raise StorageError(f"storage_mode must be one of {STORAGE_MODES}, got {self.storage_mode!r}")
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder to store shards in, ``None`` for memory."""
+        return None if self.storage == "memory" else user_path(self.storage).absolute()
 
 
 @dataclass
@@ -177,25 +209,20 @@ class ShardGroup:
         for view in self.shards:
             view.epoch += 1
 
-    def exclude(self, view: ShardView, reason: str) -> None:
-        """Make no requests to a shard that has failed or is late, until it answers again."""
+    def exclude(self, view: ShardView, error: Exception | None = None) -> None:
+        """Make no requests to a shard that has failed, or without an error is late, until it answers again."""
         if view.is_answering:
+            reason = (
+                "is late; batches are sampled from the others" if error is None else f"failed: {type(error).__name__}"
+            )
             logger.warning("shard %d %s", self.shards.index(view), reason)
             view.is_answering = False
             self.request_status(view)
 
-    def late(self, view: ShardView) -> None:
-        """Record that a shard did not answer in time."""
-        self.exclude(view, "is late; batches are sampled from the others")
-
-    def failed(self, view: ShardView, error: Exception) -> None:
-        """Record that a call of a shard failed."""
-        self.exclude(view, f"failed: {type(error).__name__}")
-
     def request_status(self, view: ShardView) -> None:
         """Request the state of a shard, unless it was requested; :meth:`poll` receives it."""
         if view.probe is None:
-            view.probe = view.actor.status.remote(self.max_updated_besides(view))
+            view.probe = view.actor.status.remote()
             view.probed_at = time.monotonic()
 
     def refresh(self, timeout: float) -> None:
@@ -208,15 +235,11 @@ class ShardGroup:
         self.poll(timeout)
 
     def poll(self, timeout: float = 0.0) -> None:
-        """Receive the states that were requested, and request those of empty shards, which others may fill.
+        """Receive the states that were requested.
 
         :param timeout: seconds to wait for them
         """
         self._receive_errors()
-        now = time.monotonic()
-        for view in self.shards:
-            if not view.mass and now - view.probed_at > EMPTY_PAUSE:
-                self.request_status(view)
         waiting = [view for view in self.shards if view.probe is not None]
         if not waiting:
             return
@@ -228,14 +251,11 @@ class ShardGroup:
             try:
                 status = ray.get(view.probe)
             except ACTOR_FAILURES as error:
-                self.failed(view, error)
-                if time.monotonic() - view.probed_at > PAUSE:
-                    view.probe = None
-                    self.request_status(view)
-                else:
-                    has_failed = True
-                continue
-            self._answered(view, status, view.probed_at)
+                has_failed, view.probe = True, None
+                self.exclude(view, error)
+                self.request_status(view)
+            else:
+                self._answered(view, status, view.probed_at)
         if has_failed and timeout:
             time.sleep(min(PAUSE, timeout))
 
@@ -275,11 +295,6 @@ class ShardGroup:
         self.rows = dict(rows)
         for view in self.shards:
             self.send(view, "resize", self.rows)
-
-    def max_updated_besides(self, view: ShardView) -> float:
-        """Return the largest priority that was updated in the other shards, 0 if there is none."""
-        statuses = (each.status for each in self.shards if each is not view)
-        return max((status.max_updated for status in statuses if status is not None), default=0.0)
 
     @property
     def masses(self) -> NDArray[np.float64]:
@@ -379,7 +394,7 @@ class ShardGroup:
             pending = {index: reply for index, reply in pending.items() if reply not in answers}
             new_late = [index for index in pending if index in pings and pings[index] not in answers]
             for index in new_late:
-                self.late(self.shards[index])
+                self.exclude(self.shards[index])
                 del pending[index]
             late += new_late
             pings = {index: self.shards[index].actor.ping.remote() for index in pending}

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import ray
 
+from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.distributed.block import PackedBlock
-from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.encoded_rows import block_of
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, summary
 from sb3_compressed.distributed.ring_spec import RingSpec
@@ -89,8 +89,6 @@ class ReplayWriter:
         self.n_acknowledged = 0
         #: Number of transitions that were dropped after a timeout.
         self.n_lost = 0
-        #: Bytes of acknowledged segments.
-        self.n_bytes_sent = 0
         #: The rows that were not sent yet, ``None`` until the ring is open.
         self._staging: CompressedReplay | None = None
         #: The segment that is not acknowledged yet.
@@ -112,7 +110,7 @@ class ReplayWriter:
         if self._staging is not None:
             return
         self._session, self._opening = uuid.uuid4().hex, None
-        self._codecs, self._sent = CodecExchange(8), set[bytes]()
+        self._sent = set[bytes]()
         opened = self._open_ring(self._timeout, continues=False)
         if opened is None:
             raise ShardTimeout(f"{self.shard_name} did not open the ring of {self.name!r} for {self._timeout:g} s")
@@ -192,7 +190,7 @@ class ReplayWriter:
         """Send the rows that were added; no segment is on its way."""
         n_rows = staging.size()
         block = block_of(staging, np.arange(n_rows))
-        codecs = {self._codecs.add(codec): codec for batch in block.batches.values() for codec in batch.codecs}
+        codecs = {codec_digest(codec): codec for batch in block.batches.values() for codec in batch.codecs}
         segment = Segment(n_rows, block.pack(), codecs, self._has_gap)
         with deferred_interrupts():  # so that no row is sent twice
             self._segment, self._has_gap = segment, False
@@ -239,7 +237,6 @@ class ReplayWriter:
     def _acknowledge(self, segment: Segment) -> None:
         self._segment, self._is_late = None, False
         self.n_acknowledged += segment.n_rows * self.n_envs
-        self.n_bytes_sent += segment.block.nbytes
 
     def _lose(self, n_rows: int) -> None:
         """Count rows that are not sent, so that episodes do not continue after them."""

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
-from sb3_compressed.distributed.ring_quotas import RingQuotas
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard_group import ShardGroup
 from sb3_compressed.distributed.writer import ReplayWriter
 
-__all__ = ["LEARNER", "RING_BITS", "WriterRegistry"]
+__all__ = ["LEARNER", "RING_BITS", "WriterRegistry", "divided"]
 
 #: Bits of the number of a ring in its shard.
 RING_BITS = 10
 #: How the names of the writers begin that the buffer itself uses.
 LEARNER = "learner-"
+#: Rows of the ring of a writer that adds nothing, in a large buffer.
+IDLE_ROWS = 64
+#: How often it is verified which writers are idle while the buffer is filled once.
+INTERVALS = 8
 
 
 class WriterRegistry:
     """All writers of a distributed buffer, and how the buffer is divided among their rings.
+
+    Environments have rings of the same number of rows, except those of idle writers, which have added nothing while
+    ``capacity`` transitions were added: their rings shrink, so that they do not contain old transitions forever, and
+    grow again when their writers return.
 
     It begins with the writers whose rings the shards have, of a run that is continued.
 
@@ -31,42 +37,62 @@ class WriterRegistry:
 
     def __init__(self, group: ShardGroup, capacity: int, segment_length: int) -> None:
         self._group, self._capacity, self._segment_length = group, capacity, segment_length
-        #: The number of environments and the shard of each writer.
-        self.writers: dict[str, tuple[int, int]] = {}
+        writers: dict[str, tuple[int, int]] = {}
         sizes: dict[str, int] = {}
         for shard, rings in enumerate(group.call("rings")):
-            self.writers |= {name: (n_envs, shard) for name, (n_envs, _) in rings.items()}
+            writers |= {name: (n_envs, shard) for name, (n_envs, _) in rings.items()}
             sizes |= {name: size for name, (_, size) in rings.items()}
-        #: How the buffer is divided among the rings.
-        self.quotas = self.new_quotas(self.writers, sizes)
-        #: How many transitions had been inserted when these were last updated.
-        self._n_inserted_before = 0
-        group.resize(self.quotas.rows)
+        self.replace(writers, sizes)
+        group.resize(self.rows)
 
-    def new_quotas(self, writers: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> RingQuotas:
-        """Return how the buffer is divided among writers.
+    def replace(self, writers: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> None:
+        """Begin with other writers.
 
         :param writers: the number of environments and the shard of each
-        :param sizes: how many transitions each ring contains
+        :param sizes: how many transitions each ring contains; those of small rings are idle until they add something
         """
-        n_envs_of = {name: n_envs for name, (n_envs, _) in writers.items()}
-        return RingQuotas(self._capacity, n_envs_of, sizes, self._n_inserted)
+        #: The number of environments and the shard of each writer.
+        self.writers = dict(writers)
+        least = self._idle_rows(writers)
+        small = {name for name, (n_envs, _) in writers.items() if sizes.get(name, 0) <= least * n_envs}
+        self._idle = small if len(small) < len(writers) else set[str]()
+        #: How many transitions each writer had inserted when idle writers were last determined.
+        self._n_inserted_before = self._group.n_inserted_by
+        #: How many transitions all of them had inserted at the last check.
+        self._n_checked = self._group.n_inserted
 
     @property
-    def _n_inserted(self) -> dict[str, int]:
-        """Number of transitions that each writer has inserted; those of the learner insert the same rows in turn."""
-        counts = self._group.n_inserted_by
-        n_envs_of = {name: n_envs for name, (n_envs, _) in self.writers.items() if name.startswith(LEARNER)}
-        n_rows = sum(counts.get(name, 0) for name in n_envs_of) / max(sum(n_envs_of.values()), 1)
-        return {**counts, **{name: int(n_rows * n_envs) for name, n_envs in n_envs_of.items()}}
+    def rows(self) -> dict[str, int]:
+        """The number of rows of each ring."""
+        return divided(self._capacity, self.writers, self._idle, self._idle_rows(self.writers))
 
-    def update_quotas(self) -> None:
-        """Divide the buffer among all writers again if their speeds have changed."""
-        n_new = self._group.n_inserted - self._n_inserted_before
-        if n_new >= self.quotas.interval:
-            self._n_inserted_before += n_new
-            if self.quotas.record(self._n_inserted):
-                self._group.request_resize(self.quotas.rows)
+    @property
+    def n_transitions(self) -> int:
+        """Number of transitions that fit into all rings."""
+        return sum(n_rows * self.writers[name][0] for name, n_rows in self.rows.items())
+
+    def _idle_rows(self, writers: Mapping[str, tuple[int, int]]) -> int:
+        n_envs = sum(each for each, _ in writers.values())
+        return max(min(IDLE_ROWS, self._capacity // max(16 * n_envs, 1)), 2)
+
+    def update(self) -> None:
+        """Resize rings if other writers are idle than before."""
+        n_inserted = self._group.n_inserted
+        if (n_inserted - self._n_checked) * INTERVALS < self._capacity:
+            return
+        self._n_checked = n_inserted
+        counts = self._group.n_inserted_by
+        added = {name: counts[name] - self._n_inserted_before[name] for name in self.writers}
+        if sum(added.values()) >= self._capacity:
+            self._n_inserted_before = counts
+            self._set_idle({name for name, n in added.items() if not n})
+        elif returned := {name for name in self._idle if added[name]}:
+            self._set_idle(self._idle - returned)
+
+    def _set_idle(self, names: set[str]) -> None:
+        if names != self._idle:
+            self._idle = names
+            self._group.request_resize(self.rows)
 
     def include(self, writers: Mapping[str, int]) -> None:
         """Include writers, each with its number of environments.
@@ -83,16 +109,14 @@ class WriterRegistry:
             if name not in all_writers and n_rings == 1 << RING_BITS:
                 raise ValueError(f"a shard can have the rings of {n_rings} writers at most; pass a larger n_shards")
             all_writers[name] = n_envs, shard
-        self._group.refresh_all()  # so that rings keep what has arrived
-        quotas = copy.deepcopy(self.quotas)
-        quotas.include({name: n_envs for name, (n_envs, _) in all_writers.items()}, self._n_inserted)
-        self._group.resize(quotas.rows)
-        self.quotas, self.writers = quotas, all_writers  # in this order, since each writer needs a quota
+        idle = self._idle - writers.keys()
+        self._group.resize(divided(self._capacity, all_writers, idle, self._idle_rows(all_writers)))
+        self._idle, self.writers = idle, all_writers  # last, so that a failure leaves both as they were
 
     def reset(self) -> None:
         """Divide the buffer again, since all rings are empty."""
-        self.quotas = self.new_quotas(self.writers, {})
-        self._group.resize(self.quotas.rows)
+        self.replace(self.writers, {})
+        self._group.resize(self.rows)
 
     def new_writer(self, name: str, spec: RingSpec, **options: Any) -> ReplayWriter:
         """Return a writer that was included.
@@ -105,3 +129,15 @@ class WriterRegistry:
             self._group.shards[shard].actor, spec, name, n_envs, self._segment_length, shard_name=f"shard {shard}",
             **options,
         )  # fmt: skip
+
+
+def divided(capacity: int, writers: Mapping[str, tuple[int, int]], idle: set[str], idle_rows: int) -> dict[str, int]:
+    """Return the number of rows of each ring.
+
+    >>> divided(1_000, {"a": (2, 0), "b": (1, 0), "gone": (1, 0)}, {"gone"}, 10)
+    {'a': 330, 'b': 330, 'gone': 10}
+    """
+    n_idle = sum(writers[name][0] for name in idle)
+    n_active = sum(n_envs for n_envs, _ in writers.values()) - n_idle
+    n_rows = max((capacity - idle_rows * n_idle) // max(n_active, 1), 2)
+    return {name: idle_rows if name in idle else n_rows for name in writers}

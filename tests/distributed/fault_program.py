@@ -121,7 +121,7 @@ class CheckedReplayBuffer(DistributedReplayBuffer):
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch."""
         samples = super().sample(batch_size, env)
-        check_samples(samples, n_steps=self.n_steps, gamma=self.gamma)
+        check_samples(samples, n_steps=self.n_steps, gamma=self.gamma or 1.0)
         self.n_checked += batch_size
         return samples
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from interrupts import Bytecode, bytecodes, evenly, interrupt
 from stable_baselines3 import DQN, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.vec_env import VecEnv
 
 from distributed.collected_envs import (
     Numbered,
@@ -36,7 +37,6 @@ from sb3_compressed.distributed.collector import (
     Collector,
     CollectorNotPrepared,
     CollectorSettings,
-    PolicyState,
 )
 from sb3_compressed.distributed.exploration import ExplorationConfig
 from sb3_compressed.distributed.policy_copy import policy_factory, policy_weights
@@ -44,13 +44,13 @@ from sb3_compressed.distributed.shard import ShardStatus
 
 SEED = 5
 N_STEPS = 150
-GREEDY = ExplorationConfig(epsilon=0.0)
+GREEDY = ExplorationConfig()
 
 
 class LocalWriter:
     """Adds transitions to a buffer in this process, with the interface of writers."""
 
-    n_bytes_sent = n_lost = 0
+    n_lost = 0
 
     def __init__(self, env: VecEnv) -> None:
         cls = CompressedDictReplayBuffer if isinstance(env.observation_space, spaces.Dict) else CompressedReplayBuffer
@@ -65,8 +65,21 @@ class LocalWriter:
         return []
 
 
-def settings_of(env: VecEnv, **options: Any) -> CollectorSettings:
-    return CollectorSettings(env.observation_space, env.action_space, **{"seed": SEED, **options})
+class Uniform(BasePolicy):
+    """Is only called for actions that are not random, which these tests do not need."""
+
+    def _predict(self, observation: Any, deterministic: bool = False) -> Any:
+        raise NotImplementedError
+
+
+def settings_of(make_env: Any, env: VecEnv, **options: Any) -> CollectorSettings:
+    """Return settings of collectors that act at random.
+
+    :param env: that of the learner
+    """
+    spaces_of = env.observation_space, env.action_space
+    defaults: Any = {"new_policy": partial(Uniform, *spaces_of), "exploration": GREEDY, "seed": SEED}
+    return CollectorSettings(make_env, *spaces_of, **{**defaults, **options})
 
 
 def wrapped(make_env: Callable[[], Any]) -> VecEnv:
@@ -75,9 +88,8 @@ def wrapped(make_env: Callable[[], Any]) -> VecEnv:
 
 def prepared(make_env: Callable[[], Any], *, index: int = 0, n_restarts: int = 0, **options: Any) -> Any:
     """Return a collector that writes to a buffer in this process, and the buffer."""
-    env = wrapped(make_env)
     collector = Collector()
-    collector.prepare(__version__, make_env, settings_of(env, **options), index, n_restarts)
+    collector.prepare(__version__, settings_of(make_env, wrapped(make_env), **options), index, n_restarts)
     assert collector._env is not None
     writer: Any = LocalWriter(collector._env)
     collector.connect(writer)
@@ -147,22 +159,6 @@ def test_transitions_are_those_of_sb3(make_env: Callable[[], Any]) -> None:
     assert len(result.episodes) >= ours["dones"].sum() > 0
 
 
-@pytest.mark.parametrize("norm_obs", [False, True])
-def test_transitions_are_not_normalized(norm_obs: bool) -> None:
-    normalized = VecNormalize(wrapped(cart), norm_obs=norm_obs)
-    collector, buffer = prepared(cart, vec_normalize=normalized)
-    collector.collect(N_STEPS, n_random_steps=N_STEPS)
-    ours = fields_of(buffer, N_STEPS)
-    theirs = fields_of(sb3_transitions(VecNormalize(wrapped(cart), norm_obs=norm_obs), ours["actions"]), N_STEPS)
-    is_end = ours["dones"][:, 0].astype(bool)
-    for name in ours:
-        if name == "next_observations":  # SB3 normalizes the last ones, and undoes that with rounding errors
-            np.testing.assert_allclose(ours[name][is_end], theirs[name][is_end], rtol=1e-5, atol=1e-6)
-        else:
-            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
-    assert is_end.any()
-
-
 @pytest.mark.parametrize(("algorithm", "make_env"), [(DQN, carts), (TD3, pendulum)])
 def test_actions_are_those_of_sb3(algorithm: Any, make_env: Callable[[], Any]) -> None:
     env = wrapped(make_env)
@@ -172,12 +168,12 @@ def test_actions_are_those_of_sb3(algorithm: Any, make_env: Callable[[], Any]) -
     model = algorithm("MlpPolicy", env, **options)
     for parameter in model.policy.parameters():  # new policies choose one action nearly always
         th.nn.init.normal_(parameter)
-    exploration = ExplorationConfig.from_model(model, 0.0 if algorithm is DQN else None)
+    exploration = ExplorationConfig()
     collector, buffer = prepared(make_env, new_policy=policy_factory(model.policy), exploration=exploration)
-    state = PolicyState(policy_weights(model.policy))
+    weights = policy_weights(model.policy)
     _, callback = model._setup_learn(N_STEPS, None)
     model.collect_rollouts(env, callback, model.train_freq, model.replay_buffer)
-    collector.collect(N_STEPS, 1, state)
+    collector.collect(N_STEPS, 1, weights)
     ours, theirs = fields_of(buffer, N_STEPS), fields_of(model.replay_buffer, N_STEPS)
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
@@ -246,24 +242,12 @@ def test_runs_are_reproducible_and_differ_between_collectors_and_after_restarts(
     assert len(np.unique([run[0, 0] for run in runs], axis=0)) == len(runs)
 
 
-@pytest.mark.parametrize("is_outside", [False, True])
-def test_images_are_transposed_where_the_learner_does(is_outside: bool) -> None:
-    learner = VecNormalize(VecTransposeImage(breakout()) if is_outside else breakout(), norm_obs=True)
-    space = learner.venv.observation_space
-    collector = Collector()
-    settings = CollectorSettings(space, learner.action_space, vec_normalize=learner)
-    # As Ray sends them: without the environments of the learner.
-    collector.prepare(__version__, breakout, cloudpickle.loads(cloudpickle.dumps(settings)), 0)
-    assert collector._raw_observations.shape[1:] == space.shape
-
-
 def test_environments_with_other_spaces_are_refused() -> None:
-    settings = settings_of(wrapped(cart))
     with pytest.raises(ValueError, match=r"observation space Box.*\(3,\).*the learner has Box.*\(4,\)"):
-        Collector().prepare(__version__, pendulum, settings, 0)
-    other = CollectorSettings(settings.observation_space, spaces.Discrete(5))
+        Collector().prepare(__version__, settings_of(pendulum, wrapped(cart)), 0)
+    other = dataclasses.replace(settings_of(cart, wrapped(cart)), action_space=spaces.Discrete(5))
     with pytest.raises(ValueError, match=r"action space Discrete\(2\), the learner has Discrete\(5\)"):
-        Collector().prepare(__version__, cart, other, 0)
+        Collector().prepare(__version__, other, 0)
 
 
 @pytest.mark.parametrize(
@@ -277,12 +261,12 @@ def test_environments_with_other_spaces_are_refused() -> None:
 )
 def test_invalid_environments_are_refused(make_env: Any, options: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        Collector().prepare(__version__, make_env, settings_of(wrapped(cart), **options), 0)
+        Collector().prepare(__version__, settings_of(make_env, wrapped(cart), **options), 0)
 
 
 def test_another_version_of_the_package_is_refused() -> None:
     with pytest.raises(RuntimeError, match=rf"0\.0\.1.*{__version__}"):
-        Collector().prepare("0.0.1", cart, settings_of(wrapped(cart)), 0)
+        Collector().prepare("0.0.1", settings_of(cart, wrapped(cart)), 0)
 
 
 # -- calls -----------------------------------------------------------------------------------------------------
@@ -292,7 +276,7 @@ def test_a_collector_must_be_prepared() -> None:
     collector = Collector()
     with pytest.raises(CollectorNotPrepared):
         collector.collect(1)
-    collector.prepare(__version__, cart, settings_of(wrapped(cart)), 0)
+    collector.prepare(__version__, settings_of(cart, wrapped(cart)), 0)
     with pytest.raises(CollectorNotPrepared):
         collector.collect(1, n_random_steps=1)
     collector.close()
@@ -332,25 +316,10 @@ def test_random_steps_precede_those_of_the_policy() -> None:
     collector, buffer = prepared(cart, new_policy=policy_factory(model.policy), exploration=GREEDY)
     weights = {name: np.zeros_like(array) for name, array in policy_weights(model.policy).items()}
     weights["q_net.q_net.4.bias"] = np.array([0.0, 1.0], np.float32)  # always the second action
-    collector.collect(200, 1, PolicyState(weights), n_random_steps=100)
+    collector.collect(200, 1, weights, n_random_steps=100)
     actions = buffer.actions[:200, 0, 0]
     assert set(actions[:100].tolist()) == {0, 1}
     assert set(actions[100:].tolist()) == {1}
-
-
-def test_observations_are_normalized_for_the_policy() -> None:
-    learner: Any = VecNormalize(make_vec_env(cart, 1))
-    learner.obs_rms.mean += 3
-    model = DQN("MlpPolicy", learner, seed=0, device="cpu", buffer_size=100)
-    collector, _ = prepared(cart, new_policy=policy_factory(model.policy), exploration=GREEDY, vec_normalize=learner)
-    np.testing.assert_array_equal(collector._observations, learner.normalize_obs(collector._raw_observations))
-    learner.obs_rms.mean += 4
-    state = PolicyState.of(model.policy, learner)
-    assert collector.collect(0, 1, state).moments.observations.count == 1  # that of the reset
-    np.testing.assert_array_equal(collector._observations, learner.normalize_obs(collector._raw_observations))
-    moments = collector.collect(30, 1, state).moments
-    assert (moments.observations.count, moments.returns.count) == (30, 30)
-    assert prepared(cart)[0].collect(1, n_random_steps=1).moments is None
 
 
 def test_monitors_are_not_added_twice() -> None:

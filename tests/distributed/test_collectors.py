@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -20,13 +19,12 @@ from stable_baselines3 import DQN, PPO, TD3
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CheckpointCallback,
-    StopTrainingOnMaxEpisodes,
 )
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import VecNormalize
 
-from distributed.collected_envs import Endless, Numbered, broken, cart, failing, pendulum
+from distributed.collected_envs import Endless, Numbered, broken, cart, pendulum
 from distributed.stopped import until, until_ended
 from sb3_compressed import CompressedReplayBuffer, PrioritizedReplayCallback, prioritize
 from sb3_compressed.distributed import Collectors, DistributedReplayBuffer
@@ -103,9 +101,20 @@ class Recorder(BaseCallback):
 def test_transitions_of_collectors_count_as_steps(model: Any) -> None:
     env = model.env.envs[0].unwrapped
     n_steps, n_resets, n_calls, n_updates = env.n_steps, env.n_resets, model._n_calls, model._n_updates
-    remote = collectors(n_collectors=2, samples_per_insert=8)
-    recorder = Recorder(remote)
-    model.learn(500, callback=[remote, recorder], log_interval=10)
+    remote = collectors(n_collectors=2, samples_per_insert=8, weights_interval=20)
+    logged: dict[str, float] = {}
+
+    def record_logs(model: Any) -> None:
+        dump = model.logger.dump
+
+        def record(step: int) -> None:
+            logged.update(model.logger.name_to_value)
+            dump(step)
+
+        model.logger.dump = record
+
+    recorder = Recorder(remote, record_logs)
+    model.learn(500, callback=[remote, recorder], log_interval=4)
     assert (env.n_steps, env.n_resets) == (n_steps, n_resets + 1)
     assert model.num_timesteps == 500
     assert recorder.timesteps == list(range(1, 501))
@@ -119,11 +128,20 @@ def test_transitions_of_collectors_count_as_steps(model: Any) -> None:
     assert len(model.ep_success_buffer) == recorder.n_episodes
     assert_ended(model, recorder.pids)
     statistics = remote.statistics()
-    assert (statistics.n_collected, statistics.n_sampled, statistics.n_in_flight) == (500, 3200, 0)
+    assert (statistics.n_collected, statistics.n_sampled) == (500, 3200)
     assert statistics.samples_per_insert == 3200 / (500 - 100)
-    assert (statistics.n_lost, statistics.n_restarts, statistics.waiting) == (0, 0, None)
+    assert (statistics.n_lost, statistics.n_restarts) == (0, 0)
     assert statistics.policy_version > 1
-    assert statistics.n_bytes_sent > 0
+    values = {name.removeprefix("distributed/"): logged[name] for name in logged if name.startswith("distributed/")}
+    assert set(values) == {
+        "samples_per_insert", "policy_age_versions", "learner_waited", "collectors_waited", "restarts", "lost",
+        "transitions", "memory_mb",
+    }  # fmt: skip
+    assert 0 < values["samples_per_insert"] <= 8
+    assert values["transitions"] > 0
+    assert values["memory_mb"] > 10, "a Python process"
+    assert logged["rollout/ep_len_mean"] == 7
+    assert logged["rollout/success_rate"] <= 1
 
 
 def test_training_can_continue(model: Any) -> None:
@@ -134,36 +152,6 @@ def test_training_can_continue(model: Any) -> None:
     model.learn(20)  # without collectors
     assert model.num_timesteps == 20
     assert model.env.envs[0].unwrapped.n_steps >= 20
-
-
-def test_values_are_logged(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    logged: dict[str, float] = {}
-
-    def action(model: Any) -> None:
-        dump = model.logger.dump
-
-        def record(step: int) -> None:
-            logged.update(model.logger.name_to_value)
-            dump(step)
-
-        model.logger.dump = record
-
-    remote = collectors()
-    model.learn(400, callback=[remote, Recorder(remote, action)], log_interval=4)
-    values = {name.removeprefix("distributed/"): logged[name] for name in logged if name.startswith("distributed/")}
-    assert set(values) == {
-        "insert_rate", "sample_rate", "samples_per_insert", "bytes_per_transition", "policy_age_versions",
-        "policy_age_seconds", "learner_waited", "collectors_waited", "restarts", "lost", "transitions",
-        "memory_mb",
-    }  # fmt: skip
-    assert values["insert_rate"] > 0 < values["sample_rate"]
-    assert 0 < values["samples_per_insert"] <= 8
-    assert values["bytes_per_transition"] > 16
-    assert values["transitions"] > 0
-    assert values["memory_mb"] > 10, "a Python process"
-    assert logged["rollout/ep_len_mean"] == 7
-    assert logged["rollout/success_rate"] <= 1
-    assert logged["time/episodes"] % 4 == 0
 
 
 def test_fractions_of_transitions_accumulate() -> None:
@@ -222,7 +210,7 @@ def test_actions_are_random_until_learning_starts() -> None:
 
 def weights_after_training() -> tuple[Any, Any]:
     model = model_of(cart, learning_starts=50, replay_buffer_kwargs={"prefetch": 0}, seed=3)
-    remote = collectors(cart, lock_step=True, exploration="schedule")
+    remote = collectors(cart, lock_step=True)
     model.learn(100, callback=remote)
     assert (remote.statistics().n_collected, remote.statistics().n_sampled) == (100, 13 * 32)
     assert remote.statistics().policy_age == 0
@@ -239,20 +227,6 @@ def test_runs_in_lock_step_are_reproducible() -> None:
     assert returns == same_returns
 
 
-def test_statistics_of_normalization_are_those_of_collectors() -> None:
-    def make_env() -> Any:
-        return VecNormalize(make_vec_env(cart, 1), gamma=0.9)
-
-    model = model_of(make_env)
-    normalize = model.get_vec_normalize_env()
-    model.learn(200, callback=collectors(cart, n_collectors=2, n_envs=2))
-    # One of the learner's reset, and two of that of each collector whose steps the learner has counted.
-    assert round(normalize.obs_rms.count) in {1 + 200 + 2, 1 + 200 + 4}
-    assert normalize.ret_rms.count == pytest.approx(200, abs=1e-3)
-    assert np.abs(model.replay_buffer.sample(500).observations.numpy()).max() > 0.1
-    model.replay_buffer.close()
-
-
 # -- callbacks, ends and errors --------------------------------------------------------------------------------
 
 
@@ -262,9 +236,6 @@ def test_callbacks_can_end_the_training(model: Any) -> None:
     model.learn(10_000, callback=[remote, recorder])
     assert model.num_timesteps == 120
     assert_ended(model, recorder.pids)
-    model.learn(10_000, callback=[collectors(), StopTrainingOnMaxEpisodes(5)])
-    assert model._episode_num + 1 == 5  # SB3 counts the last one later
-    assert model.num_timesteps < 10_000
 
 
 def test_exceptions_of_callbacks_end_the_collectors(model: Any) -> None:
@@ -284,7 +255,7 @@ def test_interrupts_of_waits_end_the_collectors(model: Any) -> None:
     remote = collectors(Endless)
 
     def interrupt() -> None:
-        until(lambda: remote._rollouts and remote.statistics().waiting == "learner")
+        until(lambda: remote._rollouts and remote.statistics().learner_waited > 1)
         group: Any = remote._rollouts._group  # type: ignore[union-attr]
         members.extend(group.members)
         os.kill(os.getpid(), signal.SIGINT)
@@ -296,7 +267,6 @@ def test_interrupts_of_waits_end_the_collectors(model: Any) -> None:
         model.learn(500, callback=remote)
     thread.join()
     assert_ended(model, set())
-    assert remote.statistics().waiting is None
     for member in members:
         with pytest.raises(ray.exceptions.RayActorError):
             ray.get(member.actor.pid.remote())
@@ -308,12 +278,6 @@ def test_errors_at_the_start_end_the_collectors(model: Any) -> None:
     assert_ended(model, set())
     with pytest.raises(ValueError, match="observation space"):
         model.learn(500, callback=collectors(cart))
-    assert_ended(model, set())
-
-
-def test_environments_that_crash_end_the_training(model: Any) -> None:
-    with pytest.raises(RuntimeError, match="the game has crashed"):
-        model.learn(500, callback=collectors(failing(n_steps=10)))
     assert_ended(model, set())
 
 
@@ -378,7 +342,7 @@ def prioritized(local_ray: None) -> Iterator[Any]:
     model.replay_buffer.close()
 
 
-@pytest.mark.parametrize("order", ["before learn", "first", "last"])
+@pytest.mark.parametrize("order", ["before learn", "last"])
 def test_prioritized_replay_works_with_collectors(prioritized: Any, order: str) -> None:
     model, remote = prioritized, collectors()
     errors: list[float] = []
@@ -387,9 +351,7 @@ def test_prioritized_replay_works_with_collectors(prioritized: Any, order: str) 
         errors.append(model.logger.name_to_value["train/td_error"])
 
     callbacks: list[BaseCallback] = [remote, Recorder(remote, action)]
-    if order == "first":
-        callbacks.insert(0, PrioritizedReplayCallback())
-    elif order == "last":
+    if order == "last":
         callbacks.insert(1, PrioritizedReplayCallback())
     handle = prioritize(model) if order == "before learn" else None
     model.learn(200, callback=callbacks)
@@ -410,6 +372,10 @@ def test_models_that_are_not_supported_are_refused(model: Any) -> None:
     assert type(compressed) is DQN
     with pytest.raises(TypeError, match="off-policy algorithm such as DQN or SAC, got PPO"):
         PPO("MlpPolicy", cart(), device="cpu", n_steps=8, batch_size=8).learn(8, callback=collectors())
+    normalized = model_of(lambda: VecNormalize(make_vec_env(Numbered)))
+    with pytest.raises(ValueError, match="VecNormalize"):
+        normalized.learn(10, callback=collectors())
+    normalized.replay_buffer.close()
     model.gradient_steps = -1
     with pytest.raises(ValueError, match="got gradient_steps=-1"):
         model.learn(10, callback=collectors())
@@ -428,7 +394,6 @@ def test_models_that_are_not_supported_are_refused(model: Any) -> None:
         ({"make_env": "CartPole-v1"}, TypeError, "make_env must be a function.*'CartPole-v1'"),
         ({"n_collectors": 0}, ValueError, "n_collectors must be .*got 0"),
         ({"steps_per_call": 1.5}, TypeError, "steps_per_call must be an int"),
-        ({"tolerance": -1}, ValueError, "tolerance must be .*got -1"),
         ({"samples_per_insert": 0}, ValueError, "samples_per_insert must be positive.*got 0"),
         ({"samples_per_insert": None, "lock_step": True}, ValueError, "lock_step needs a limit"),
     ],
@@ -441,29 +406,3 @@ def test_invalid_arguments_are_refused(options: Any, error: type[Exception], mes
 def test_statistics_need_a_training() -> None:
     with pytest.raises(ValueError, match="before learn"):
         collectors().statistics()
-
-
-# -- without a learner -----------------------------------------------------------------------------------------
-
-
-def test_collectors_fill_buffers_without_a_learner(model: Any) -> None:
-    env = Numbered()
-    buffer = DistributedReplayBuffer(2000, env.observation_space, env.action_space, "cpu")
-    collected = collectors(n_collectors=2, n_envs=2, seed=0).collect(buffer, 203)
-    assert (collected.n_transitions, collected.n_lost, buffer.n_transitions) == (204, 0, 204)
-    assert collected.lengths == [7] * len(collected.returns)
-    assert len(collected.returns) >= 2 * 2 * (48 // 7)
-    assert set(buffer.sample(500).actions.flatten().tolist()) == {0, 1, 2}
-    for parameter in model.policy.parameters():
-        th.nn.init.zeros_(parameter)
-    model.policy.q_net.q_net[-1].bias.data[2] = 1
-    for policy in (model, model.policy):
-        collected = collectors(n_envs=2, seed=0).collect(buffer, 140, policy)
-        assert set(collected.returns) == {14.0}
-    collected = collectors(n_envs=2, seed=0).collect(buffer, 140, model, exploration=0.5)
-    assert len(set(collected.returns)) > 1
-    with pytest.raises(ValueError, match="needs a learner"):
-        collectors().collect(buffer, 10, model, exploration="schedule")
-    with pytest.raises(ValueError, match="observation space"):
-        collectors(partial(cart, 30)).collect(buffer, 10)
-    buffer.close()

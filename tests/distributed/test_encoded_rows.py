@@ -153,14 +153,6 @@ def test_rows_of_another_layout_are_encoded_again() -> None:
     assert ring.observations.layout == FrameLayout((4, 20, 20), 0, 2)
 
 
-def test_rows_of_another_codec_are_encoded_again() -> None:
-    sender = Sender("images", 50, compression_method="lz4-block")
-    sender.ring = RingSpec(SPACES["images"], NUMBERS, {"compression_method": "zstd"}).ring(50, 2)
-    sender.send(20, 20)
-    sender.assert_equal()
-    assert sender.ring.observations.codec.name == "zstd"
-
-
 def test_a_ring_takes_over_the_layout_of_rows() -> None:
     sender = Sender("channel-last", 50)
     assert sender.ring.observations.layout is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control import PendulumEnv
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
-from sb3_contrib import QRDQN, TQC, CrossQ
+from sb3_contrib import QRDQN, TQC
 from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
@@ -47,10 +48,7 @@ def ornstein_uhlenbeck_noise() -> OrnsteinUhlenbeckActionNoise:
 
 CONTINUOUS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "sac": lambda: (SAC, {}),
-    "sac-sde": lambda: (SAC, {"use_sde": True}),
-    "sac-sde-4": lambda: (SAC, {"use_sde": True, "sde_sample_freq": 4, "use_sde_at_warmup": True}),
     "tqc": lambda: (TQC, {}),
-    "crossq-sde": lambda: (CrossQ, {"use_sde": True, "sde_sample_freq": 5}),
     "td3-normal": lambda: (TD3, {"action_noise": normal_noise()}),
     "ddpg-ou": lambda: (DDPG, {"action_noise": ornstein_uhlenbeck_noise()}),
 }
@@ -62,7 +60,6 @@ def explored(explorer: Explorer, env: VecEnv, learning_starts: int) -> NDArray[A
     env.seed(5)
     explorer.action_space.seed(5)
     observations = env.reset()
-    explorer.begin_rollout()
     stored = []
     for step in range(N_STEPS):
         actions, buffer_actions = explorer.actions(observations, is_warmup=step * env.num_envs < learning_starts)
@@ -74,7 +71,7 @@ def explored(explorer: Explorer, env: VecEnv, learning_starts: int) -> NDArray[A
     return np.stack(stored)
 
 
-@pytest.mark.parametrize(("name", "n_envs"), [*((name, N_ENVS) for name in CONTINUOUS), ("sac-sde", 1), ("ddpg-ou", 1)])
+@pytest.mark.parametrize(("name", "n_envs"), [*((name, N_ENVS) for name in CONTINUOUS), ("ddpg-ou", 1)])
 def test_continuous_actions_are_those_of_sb3(name: str, n_envs: int) -> None:
     algorithm, arguments = CONTINUOUS[name]()
     model = algorithm(
@@ -86,8 +83,7 @@ def test_continuous_actions_are_those_of_sb3(name: str, n_envs: int) -> None:
         **small(),
         **arguments,
     )
-    config = pickle.loads(pickle.dumps(ExplorationConfig.from_model(model, None)))
-    assert config.epsilon is None
+    config = pickle.loads(pickle.dumps(ExplorationConfig.from_model(model)))
     explorer = Explorer(model.policy, config, n_envs)
 
     model.env.seed(5)
@@ -103,6 +99,10 @@ def cart_pole_model(algorithm: type[DQN] | type[QRDQN] = DQN, n_envs: int = N_EN
     return algorithm("MlpPolicy", make_vec_env("CartPole-v1", n_envs=n_envs), **small())
 
 
+MODEL = cart_pole_model()
+WRONG: list[Any] = [1.5, -0.1, math.nan, "schedule"]
+
+
 def random_observations(n: int = N_ENVS, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).uniform(-1, 1, (n, 4)).astype(np.float32)
 
@@ -113,14 +113,16 @@ def test_discrete_actions_are_greedy_or_random(algorithm: type[DQN] | type[QRDQN
     observations = random_observations()
     greedy = model.policy.predict(observations)[0]
 
-    actions, buffer_actions = Explorer(model.policy, ExplorationConfig(0.0), N_ENVS).actions(observations)
+    actions, buffer_actions = Explorer(model.policy, ExplorationConfig(EpsilonLadder(0.0)), N_ENVS).actions(
+        observations
+    )
     np.testing.assert_array_equal(actions, greedy)
     np.testing.assert_array_equal(buffer_actions, greedy)
     assert actions.dtype == greedy.dtype
 
     model.exploration_rate = 1.0
     model.action_space.seed(7)
-    explorer = Explorer(model.policy, ExplorationConfig(1.0), N_ENVS)
+    explorer = Explorer(model.policy, ExplorationConfig(EpsilonLadder(1.0)), N_ENVS)
     explorer.action_space.seed(7)
     for _ in range(10):
         np.testing.assert_array_equal(explorer.actions(observations)[0], model.predict(observations)[0])
@@ -142,24 +144,18 @@ def test_environments_explore_independently_with_their_own_probability() -> None
     assert abs(np.mean(differs[:, 0] & differs[:, 1]) - joint) < 5 * np.sqrt(joint / n)
 
 
-def test_schedule_follows_the_learner() -> None:
-    model = cart_pole_model()
-    config = ExplorationConfig.from_model(model, "schedule")
-    explorer = Explorer(model.policy, config, N_ENVS)
-    observations = random_observations()
-    greedy = model.policy.predict(observations)[0]
-    for rate, expected in ((0.0, 0.0), (0.5, 0.25), (1.0, 0.5)):  # half of the random actions are the greedy one
-        differs = [(explorer.actions(observations, exploration_rate=rate)[0] != greedy).mean() for _ in range(500)]
-        assert abs(np.mean(differs) - expected) < 0.1
-
-
 def test_equal_seeds_give_equal_actions_and_collectors_differ() -> None:
     model = cart_pole_model()
 
     def actions(seed: int | tuple[int, ...] | None, collector: int = 0) -> Any:
         np.random.seed(None)  # noqa: NPY002  # the global generator is not used
         explorer = Explorer(
-            model.policy, ExplorationConfig(0.5), N_ENVS, collector=collector, n_collectors=2, seed=seed
+            model.policy,
+            ExplorationConfig(EpsilonLadder(0.5, alpha=0.0)),
+            N_ENVS,
+            collector=collector,
+            n_collectors=2,
+            seed=seed,
         )
         found = [explorer.actions(random_observations(seed=i), is_warmup=i < 20)[0] for i in range(60)]
         return np.concatenate(found).tolist()
@@ -185,10 +181,7 @@ def test_ladder_is_that_of_ape_x() -> None:
         (lambda: EpsilonLadder(base=math.nan), "base"),
         (lambda: EpsilonLadder(alpha=-1), "alpha"),
         (lambda: EpsilonLadder(alpha=math.inf), "alpha"),
-        (lambda: ExplorationConfig(1.5), "exploration"),
-        (lambda: ExplorationConfig(-0.1), "exploration"),
-        (lambda: ExplorationConfig(math.nan), "exploration"),
-        (lambda: ExplorationConfig("greedy"), "exploration"),  # type: ignore[arg-type]
+        *((partial(ExplorationConfig.from_model, MODEL, each), "exploration") for each in WRONG),
     ],
 )
 def test_wrong_configurations_are_errors(wrong: Callable[[], object], name: str) -> None:
@@ -202,7 +195,9 @@ def test_random_actions_of_continuous_algorithms_are_refused() -> None:
         with pytest.raises(ValueError, match="TD3 does not explore with random actions"):
             ExplorationConfig.from_model(model, epsilon)
     with pytest.warns(UserWarning, match="this TD3 has no action_noise: all collectors act alike"):
-        assert ExplorationConfig.from_model(model, "schedule").epsilon is None
+        ExplorationConfig.from_model(model)
+    with pytest.raises(ValueError, match="gSDE"):
+        ExplorationConfig.from_model(SAC("MlpPolicy", pendulum(), use_sde=True, **small()))
 
 
 def test_multi_discrete_actions() -> None:
@@ -210,7 +205,7 @@ def test_multi_discrete_actions() -> None:
     model = cart_pole_model()
     policy = model.policy
     policy.action_space = space
-    explorer = Explorer(policy, ExplorationConfig(1.0), 5)
+    explorer = Explorer(policy, ExplorationConfig(EpsilonLadder(1.0)), 5)
     actions, _ = explorer.actions(random_observations(5))
     assert actions.shape == (5, 2)
     assert all(space.contains(action) for action in actions)

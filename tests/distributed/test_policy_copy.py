@@ -1,4 +1,4 @@
-"""Copies of policies act like the originals, without hooks and without what choosing actions does not need."""
+"""Copies of policies act like the originals, without hooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.dqn.policies import DQNPolicy
 
 from distributed.collected_envs import cart, pendulum
-from sb3_compressed.distributed.policy_copy import UniformPolicy, load_weights, policy_factory, policy_weights
+from sb3_compressed.distributed.policy_copy import load_weights, policy_factory, policy_weights
 
 ALGORITHMS = [DQN, QRDQN, DDPG, TD3, SAC, TQC]
 
@@ -45,27 +45,6 @@ def test_a_copy_acts_like_the_policy(algorithm: Any) -> None:
     assert not policy._forward_hooks
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_only_the_weights_that_choose_actions_are_sent(algorithm: Any) -> None:
-    model = model_of(algorithm)
-    weights = policy_weights(model.policy)
-    acting = {DQN: model.policy, QRDQN: model.policy}.get(algorithm)
-    module = model.policy.actor if acting is None else next(model.policy.children())
-    assert sum(array.size for array in weights.values()) == sum(p.numel() for p in module.state_dict().values())
-
-
-class Cautious(DQNPolicy):
-    """Chooses actions with the target network."""
-
-    def _predict(self, obs: Any, deterministic: bool = True) -> th.Tensor:
-        return self.q_net_target._predict(obs, deterministic=deterministic)
-
-
-def test_policies_that_choose_actions_differently_are_sent_as_a_whole() -> None:
-    model = DQN(Cautious, cart(), seed=0, device="cpu", buffer_size=100)
-    assert policy_weights(model.policy).keys() == model.policy.state_dict().keys()
-
-
 def test_statistics_of_normalization_layers_are_sent() -> None:
     class Normalized(DQNPolicy):
         def make_q_net(self) -> Any:
@@ -83,15 +62,5 @@ def test_statistics_of_normalization_layers_are_sent() -> None:
 
 def test_weights_of_another_policy_are_refused() -> None:
     wide, narrow = (model_of(DQN, policy_kwargs={"net_arch": [size]}) for size in (32, 16))
-    with pytest.raises(ValueError, match=r"q_net.*\(32, 4\).*DQNPolicy has \(16, 4\)"):
+    with pytest.raises(RuntimeError, match="size mismatch"):
         load_weights(narrow.policy, policy_weights(wide.policy))
-    with pytest.raises(ValueError, match="no such weights"):
-        load_weights(narrow.policy, policy_weights(model_of(SAC).policy))
-
-
-@pytest.mark.parametrize("make_env", [cart, pendulum])
-def test_a_uniform_policy_returns_valid_actions(make_env: Any) -> None:
-    env = make_env()
-    policy = UniformPolicy(env.observation_space, env.action_space)
-    actions, _ = policy.predict(np.array([env.observation_space.sample() for _ in range(5)]))
-    assert all(env.action_space.contains(action) for action in actions)

@@ -38,7 +38,7 @@ def test_waits_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     wait = WaitTime()
     wait.start()
     now = 3.0
-    assert (wait.seconds, wait.is_waiting) == (3, True)
+    assert wait.seconds == 3
     wait.stop()
     wait.start()
     now = 4.0
@@ -47,4 +47,4 @@ def test_waits_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     wait.stop()
     wait.stop()
     now = 9.0
-    assert (wait.seconds, wait.is_waiting) == (5, False)
+    assert wait.seconds == 5

@@ -21,7 +21,6 @@ from sb3_compressed import (
     BufferNotReady,
     buffer_statistics,
     load_checkpoint,
-    save_checkpoint,
 )
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.payload_batch import PayloadBatch
@@ -92,9 +91,7 @@ def test_any_number_of_batches_is_requested_ahead(images: DistributedReplayBuffe
             batch = images.sample(size)
             assert len(batch.actions) == size
             seen |= {*assert_true(batch, "transposed", 4)}
-            assert images.statistics().staleness <= prefetch
         assert images.n_sampled == n_sampled + sum(sizes)
-        assert images.statistics().staleness >= prefetch // 2
         assert len(seen) > 100
     finally:
         images._pipeline = before
@@ -114,7 +111,6 @@ def test_statistics(images: DistributedReplayBuffer) -> None:
     assert (found.n_lost, found.n_restarts, found.n_failed, found.n_late) == (0, 0, 0, 0)
     assert 0 < found.n_bytes_inserted < 0.3 * 2 * 1600 * found.n_inserted
     assert found.n_bytes_sampled > 0
-    assert found.waited > 0
 
 
 def test_output_formats(images: DistributedReplayBuffer) -> None:
@@ -175,32 +171,13 @@ def test_extend_adds_all_steps_by_position_or_name(with_timeouts: bool, images: 
     assert repr(images) == "<DistributedReplayBuffer: 80 of 240 transitions in 3 shards>"
 
 
-def test_a_checkpoint_is_one_state_of_all_shards(images: DistributedReplayBuffer, tmp_path: Path) -> None:
-    add_rows(images, "transposed", range(300, 390))
-    save_checkpoint(images, tmp_path / "checkpoint")
-    add_rows(images, "transposed", range(390, 410))
-    images.flush()
-    images.load_checkpoint(tmp_path / "checkpoint")
-    assert images.size() == 60
-    for _ in range(2):
-        assert {*actions_of(images.sample(1500))} <= {*range(4 * 330, 4 * 390)}
-    add_rows(images, "transposed", range(500, 510))
-    refreshed(images)
-    seen = {*assert_true(images.sample(5000), "transposed", 4)}
-    assert seen <= {*range(4 * 340, 4 * 390), *range(4 * 500, 4 * 510)}
-    assert {*range(4 * 500, 4 * 510)} <= seen
-
-
-@pytest.mark.parametrize(("n_saved", "n_loaded"), [(2, 1), (1, 3)])
-def test_a_checkpoint_continues_with_another_number_of_shards(
-    local_ray: None, tmp_path: Path, n_saved: int, n_loaded: int
-) -> None:
+def test_a_checkpoint_continues_with_another_number_of_shards(local_ray: None, tmp_path: Path) -> None:
     """Each environment continues its own rows, so the newest transitions replace the oldest ones."""
-    buffer = new_buffer("small", 20, n_envs=3, n_shards=n_saved)
+    buffer = new_buffer("small", 20, n_envs=3, n_shards=2)
     add_rows(buffer, "small", range(20))
     buffer.save_checkpoint(tmp_path / "checkpoint")
     buffer.close()
-    again = new_buffer("small", 20, n_envs=3, n_shards=n_loaded)
+    again = new_buffer("small", 20, n_envs=3)
     again.load_checkpoint(tmp_path / "checkpoint")
     add_rows(again, "small", range(100, 112))
     refreshed(again)
@@ -265,7 +242,7 @@ def test_layouts_may_differ_between_shards(images: DistributedReplayBuffer) -> N
     images._pipeline.discard()
 
 
-@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy])
 def test_it_cannot_be_copied(images: DistributedReplayBuffer, copied: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError, match="a distributed buffer cannot be pickled or copied"):
         copied(images)
@@ -323,10 +300,8 @@ def test_transitions_of_other_writers_are_sampled(local_ray: None) -> None:
 # -- constructing --------------------------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "hindsight": ({"n_sampled_goal": 4}, "hindsight replay cannot be distributed.*n_sampled_goal"),
-    "an environment": ({"env": None}, "hindsight replay cannot be distributed.*env"),
     "no shards": ({"n_shards": 0}, "n_shards"),
-    "very many shards": ({"n_shards": 1024}, "n_shards must be less than 1024"),
+    "very many shards": ({"n_shards": 128}, "n_shards must be less than 128"),
     "no timeout": ({"timeout": 0}, "timeout must be a positive number of seconds"),
     "an infinite timeout": ({"timeout": float("inf")}, "timeout must be a positive number of seconds"),
     "a negative prefetch": ({"prefetch": -1}, "prefetch"),
@@ -353,9 +328,10 @@ def test_n_step_returns_of_dicts_are_refused() -> None:
         new_buffer("dict", 10, n_steps=3)
 
 
-def test_unknown_options_are_refused() -> None:
-    with pytest.raises(TypeError, match="none_such"):
-        new_buffer("images", 10, none_such=3)
+@pytest.mark.parametrize("name", ["none_such", "n_sampled_goal"])
+def test_unknown_options_are_refused(name: str) -> None:
+    with pytest.raises(TypeError, match=name):
+        new_buffer("images", 10, **{name: 3})
 
 
 def test_names_of_shards_warn() -> None:

@@ -94,41 +94,6 @@ def test_samples_equal_those_of_a_buffer(kind: str, n_steps: int, sampler: str, 
                 assert found[key].tobytes() == each.numpy().tobytes()
 
 
-# -- truncation ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("handles", [True, False])
-@pytest.mark.parametrize("n_rows", [20, 50, 70])
-def test_returns_do_not_cross_a_truncation(n_rows: int, handles: bool, where: str, tmp_path: Path) -> None:
-    options = {"n_steps": 3, "handle_timeout_termination": handles}
-    ring = new_ring("vector", where, tmp_path, n_envs=2, **options)
-    source = Source(ring, "vector", **options)
-    source.append(n_rows)
-    ring.truncate()
-    source.append(5)
-    last = {2 * (n_rows - 1), 2 * (n_rows - 1) + 1}
-    found = set()
-    for _ in range(20):
-        encoded = ring.sample(200)
-        samples = samples_of(encoded, "vector")
-        for row, action in enumerate(samples.arrays["actions"].reshape(-1).astype(int).tolist()):
-            number, env = divmod(action, 2)
-            if not n_rows - 3 <= number < n_rows:
-                continue
-            n_steps = n_rows - number  # up to the truncation, unless the episode ends before
-            ends = [each for each in range(number, n_rows) if (each + env) % 37 == 36]
-            n_steps = min([n_steps, *(end - number + 1 for end in ends)])
-            assert samples.arrays["rewards"][row, 0] == pytest.approx(
-                sum(0.9**k * (action + 2 * k) for k in range(n_steps))
-            )
-            np.testing.assert_allclose(samples.arrays["discounts"][row, 0], 0.9**n_steps, rtol=1e-6)
-            if not ends:
-                assert samples.arrays["dones"][row, 0] == 0, "it is bootstrapped"
-            found.add(action)
-    assert last <= found
-
-
 @pytest.mark.parametrize("where", WHERE)
 def test_a_truncation_changes_no_one_step_samples(where: str, tmp_path: Path) -> None:
     ring = new_ring("images", where, tmp_path)

@@ -85,9 +85,9 @@ def test_a_call_may_take_longer_than_the_timeout(pair: DistributedReplayBuffer) 
 
 def test_closing_with_stopped_shards_ends(local_ray: None) -> None:
     """Also if one of them has not answered before."""
-    buffer = new_buffer("small", 50, n_shards=3)
+    buffer = new_buffer("small", 50, n_shards=2)
     add_rows(buffer, "small", range(15))
-    with stopped(pid_of(buffer, 1)), stopped(pid_of(buffer, 2)), short_timeout(1.5, buffer):
+    with stopped(pid_of(buffer, 0)), stopped(pid_of(buffer, 1)), short_timeout(1.5, buffer):
         buffer.shards[1].is_answering = False
         buffer.close()
 

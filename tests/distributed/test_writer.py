@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import pickle
-import signal
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 
@@ -17,6 +14,7 @@ from distributed.dying_shard import DyingShard, die_at
 from distributed.emitted import add_to, transition
 from distributed.segments import batches_of, rewards_of, spec_of
 from distributed.stopped import full_disk, short_timeout, stopped, until
+from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, new_actor
 from sb3_compressed.distributed.shard import WriterReplaced
@@ -78,8 +76,7 @@ def test_transitions_arrive_in_segments(memory: Any) -> None:
     assert writer.n_staged >= 10
     writer.flush()
     assert (writer.n_staged, writer.n_acknowledged, writer.n_lost) == (0, 50, 0)
-    [status] = writer.take_statuses()
-    assert 0 < writer.n_bytes_sent <= status.n_bytes_inserted
+    assert len(writer.take_statuses()) == 1
     assert writer.take_statuses() == []
     assert content(memory, "plain") == [*range(50)]
     for number in range(25, 45):
@@ -99,22 +96,6 @@ def test_lengths_of_segments(memory: Any, length: int) -> None:
     add_to(writer, "images", range(160))
     writer.flush()
     assert content(memory, f"length-{length}") == [*range(160)]
-
-
-def test_wrong_arguments_add_nothing(memory: Any) -> None:
-    writer = writer_of(memory, "images", "wrong")
-    add_to(writer, "images", range(3))
-    step = transition("images", 3)
-    wrong_arguments: list[dict[str, Any]] = [
-        {"obs": step.obs[:, :2]}, {"next_obs": step.obs.astype(np.float32) + 0.5}, {"action": np.zeros(3)},
-        {"reward": np.zeros(2)}, {"done": np.zeros((2, 1))}, {"infos": []},
-    ]  # fmt: skip
-    for wrong in wrong_arguments:
-        with pytest.raises((ValueError, TypeError)):
-            writer.add(**{**vars(step), **wrong})
-    step.add_to(writer)
-    writer.flush()
-    assert content(memory, "wrong") == [0, 1, 2, 3]
 
 
 def test_a_writer_is_sent_to_another_process(memory: Any) -> None:
@@ -141,7 +122,7 @@ def test_codecs_that_a_shard_does_not_have_are_sent(memory: Any) -> None:
     for number in range(10, 160):
         transition("images", number).add_to(writer)
         codec = writer._staging.observations.codec  # type: ignore[union-attr]
-        writer._sent.add(writer._codecs.add(codec))  # as if it had been sent
+        writer._sent.add(codec_digest(codec))  # as if it had been sent
     writer.flush()
     assert (writer.n_acknowledged, writer.n_lost) == (160, 0)
     assert content(memory, "codecs") == [*range(160)]
@@ -209,30 +190,6 @@ def test_a_shard_with_a_folder_has_everything(folder: Any, point: str, caplog: p
 # -- shards that do not answer -------------------------------------------------------------------------------
 
 
-def test_a_shard_that_is_stopped_is_waited_for_once(folder: Any, caplog: pytest.LogCaptureFixture) -> None:
-    writer = writer_of(folder, "vector", "stopped")
-    for first in range(5000, 5040, 10):
-        add_to(writer, "vector", range(first, first + 10))
-        writer.flush()  # which waits longer than the timeout on a busy machine
-    with stopped(call(folder, "pid")), short_timeout(0.2, writer), caplog.at_level(logging.WARNING):
-        add_to(writer, "vector", range(5040, 7040))
-        writer.flush(0.1)
-    assert caplog.text.count("the shard did not answer for 0.2 s") == 1
-    assert writer.n_lost == 2000 - 10
-    add_to(writer, "vector", range(7040, 7045))
-    writer.flush()
-    add_to(writer, "vector", range(7045, 7060))
-    writer.flush()
-    assert writer.n_acknowledged + writer.n_lost == 2060
-    found = content(folder, "stopped")
-    assert found[:50] == [*range(5000, 5050)]
-    assert found[50:] == [*range(7060 - len(found[50:]), 7060)]
-    [samples] = batches_of(ray.get(folder.sample.remote("stopped", [5000])), "vector", CodecExchange(8))
-    rewards = rewards_of(samples)
-    assert rewards[5049] == pytest.approx(5049), "returns do not cross the gap"
-    assert rewards[5048] == pytest.approx(5048 + 0.9 * 5049)
-
-
 def test_a_ring_that_cannot_be_opened_in_time_is_an_error(memory: Any) -> None:
     writer = writer_of(memory, "images", "not opened")
     with stopped(call(memory, "pid")), short_timeout(0.2, writer):
@@ -242,29 +199,6 @@ def test_a_ring_that_cannot_be_opened_in_time_is_an_error(memory: Any) -> None:
     add_to(writer, "images", range(5))
     writer.flush()
     assert content(memory, "not opened") == [*range(5)]
-
-
-def test_a_shard_that_is_stopped_and_killed(memory: Any) -> None:
-    writer = writer_of(memory, "images", "stopped")
-    add_to(writer, "images", range(40))
-    pid = call(memory, "pid")
-    os.kill(pid, signal.SIGSTOP)
-    with short_timeout(0.2, writer):
-        add_to(writer, "images", range(40, 140))
-    assert writer.n_lost
-    os.kill(pid, signal.SIGKILL)
-
-    def is_acknowledged() -> bool:
-        before = writer.n_acknowledged
-        first = writer.n_acknowledged + writer.n_lost + writer.n_staged
-        add_to(writer, "images", range(first, first + 10))
-        return writer.n_acknowledged > before
-
-    until(is_acknowledged)
-    writer.flush()
-    found = content(memory, "stopped")
-    assert len(set(found)) == len(found)
-    assert found == sorted(found)
 
 
 # -- full disks ----------------------------------------------------------------------------------------------
