@@ -31,7 +31,6 @@ from sb3_compressed.persistence.sampler_state import (
 )
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change, check_item_counts
 from sb3_compressed.storage.chunks import row_chunks
-from sb3_compressed.storage.damaged_store import DamagedStore, move_slots_from_damaged_files, open_damaged
 from sb3_compressed.storage.lock import FolderLock
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ class BufferStorage:
         try:
             if mode in ("create", "overwrite"):
                 return cls._create(buffer, folder, lock, overwrite=mode == "overwrite")
-            return cls._resume(buffer, folder, lock, is_damaged=mode == "repair")
+            return cls._resume(buffer, folder, lock, repair=mode == "repair")
         except BaseException:
             lock.release()
             raise
@@ -157,14 +156,10 @@ class BufferStorage:
         return cls(buffer, store, values)
 
     @classmethod
-    def _resume(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, is_damaged: bool) -> BufferStorage:
-        report = None
-        open_store = open_damaged if is_damaged else ArrayStore.open
-        store = open_store(folder, writable=True, rows=buffer.buffer_size, lock=lock)
+    def _resume(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, repair: bool) -> BufferStorage:
+        store = ArrayStore.open(folder, writable=True, rows=buffer.buffer_size, lock=lock, repair=repair)
         try:
-            if isinstance(store, DamagedStore):
-                report = repair_store(store)
-                move_slots_from_damaged_files(store)
+            report = repair_store(store) if repair else None
             arrays, values = fit_arrays(store, buffer)
             old, n_kept = len(store.arrays["actions"]), buffer.buffer_size if values["full"] else values["pos"]
             n_stored = old - buffer.optimize_memory_usage if store.values["full"] else store.values["pos"]
@@ -174,8 +169,8 @@ class BufferStorage:
                     f"{folder}: the oldest {n_removed * buffer.n_envs:,} transitions do not fit into buffer_size="
                     f"{buffer.buffer_size * buffer.n_envs} and are removed"
                 )
-            if isinstance(store, DamagedStore) and report is not None:
-                report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
+            if report is not None:
+                report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems or ())))
             elif "sampler" in store.values and "sampler" not in values:
                 config = stored_config(store)
                 ours = "'uniform'" if buffer.bound_sampler is None else repr(buffer.bound_sampler.configuration)

@@ -31,7 +31,6 @@ from sb3_compressed.persistence.vector_slots import slots_of
 from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.storage.array_store import ArrayStore, check_item_counts
 from sb3_compressed.storage.chunks import copy_changed
-from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.json_schema import check
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, METADATA, check_values
@@ -104,7 +103,7 @@ def load_into(buffer: ReplayRing, store: ArrayStore) -> BufferCheckpoint:
     # Plain arrays do not store a layout, without which the slots in the folder could not be read later. What was
     # repaired is not in the folder yet.
     is_cast = any(dtype != vectors[key].dtype for key, dtype in dtypes.items())
-    is_saved = arrays is store.arrays and not layouts and not is_cast and not isinstance(store, DamagedStore)
+    is_saved = arrays is store.arrays and not layouts and not is_cast and store.problems is None
     return BufferCheckpoint(buffer, store, is_saved=is_saved)
 
 
@@ -263,7 +262,7 @@ def _fit_sampler(
     try:
         is_loaded = load_sampler(buffer, store, ring)
     except CorruptStorage as error:
-        if not isinstance(store, DamagedStore) or buffer.bound_sampler is None:
+        if store.problems is None or buffer.bound_sampler is None:
             raise
         is_loaded = False
         buffer.bound_sampler.discard_state()

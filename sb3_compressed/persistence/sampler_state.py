@@ -19,7 +19,6 @@ from sb3_compressed.errors import CodecError, CorruptStorage, StorageError
 from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.ring_resize import RingResize
 from sb3_compressed.samplers.config import sampler_from_config, sampler_to_config
-from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.json_schema import parse
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import SAMPLER
@@ -120,7 +119,7 @@ def load_sampler(buffer: ReplayRing, store: ArrayStore, ring: RingResize | None 
         n_new = store.step - values["step"]
         if n_new < 0:
             raise ValueError(f"it is of step {values['step']}, and the last step is {store.step}")
-        if isinstance(store, DamagedStore) and (lost := sorted(filter(is_sampler_array, store.incomplete_arrays))):
+        if lost := sorted(filter(is_sampler_array, store.lost_rows)):
             raise ValueError(f"parts of {', '.join(lost)} are damaged")
         state = {**values["state"], **_arrays_in(store, bound, sampler_specs(buffer), ring)}
         bound.load(state, n_new, None if ring is None else len(ring.kept))

@@ -19,8 +19,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable
-from itertools import pairwise
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +40,7 @@ from sb3_compressed.storage.files import (
 from sb3_compressed.storage.json_schema import load_json
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.record_kinds import CODEC, COMMIT, SEALED, SLOTS
-from sb3_compressed.storage.segment import Record, Segment
+from sb3_compressed.storage.segment import Segment
 
 __all__ = [
     "Log",
@@ -77,8 +76,6 @@ class Log:
         self.segments: dict[int, Segment] = {}
         #: The ids of the segments that the state refers to or that follow its snapshot, by number.
         self.ids: dict[int, int] = {}
-        #: Returns the first record of a segment that is not a snapshot, with the metadata to read it.
-        self.first_record: Callable[[], tuple[int, bytes]] | None = None
         #: Bytes that are reserved for a new segment.
         self.reserved_nbytes = 0
         self._last: Segment | None = None
@@ -144,30 +141,44 @@ class Log:
             raise
         return log
 
-    def open_chain(self) -> list[Segment]:
+    def open_chain(self, problems: list[str] | None = None) -> list[Segment]:
         """Open the newest snapshot and the segments that follow it.
 
+        :param problems: receives a description of each segment that is damaged or missing, after which the others are
+            not used; ``None`` to raise an error
         :raises CorruptStorage: if there is no snapshot, or one of the segments is damaged or missing
         """
         for number in [*self.segments]:
             self.segments.pop(number).close()
         self.ids = {}
-        chain: list[Segment] = []
+        chain: list[Segment] = []  # the newest first
+
+        def report(error: CorruptStorage | OSError) -> None:
+            if problems is None:
+                raise error
+            problems.append(str(error))
+            while chain:
+                chain.pop().close()
+
         try:
-            for number in segment_numbers(self.folder)[::-1]:
-                if chain and number < chain[0].number - 1:
-                    raise CorruptStorage(f"{self._path(chain[0].number - 1)} is missing")
-                chain.insert(0, self.open_segment(number))
-                if chain[0].is_snapshot:
+            for number in reversed(segment_numbers(self.folder)):
+                try:
+                    segment = self.open_segment(number)
+                except (CorruptStorage, OSError) as error:  # rare
+                    report(error)
+                    continue
+                if chain and (problem := self._problem_between(segment, chain[-1])):
+                    report(CorruptStorage(problem))
+                chain.append(segment)
+                if segment.is_snapshot:
                     break
             else:
-                raise CorruptStorage(f"{self.folder} has no snapshot")
-            for before, after in pairwise(chain):
-                self.check_successor(before, after)
+                raise CorruptStorage("; ".join([f"{self.folder} has no snapshot", *(problems or ())]))
         except BaseException:
             for segment in chain:
                 segment.close()
             raise
+        chain.reverse()
         self.set_chain(chain)
         return chain
 
@@ -178,25 +189,24 @@ class Log:
         self.ids.update({segment.number: segment.id for segment in chain})
         self._snapshot, self._last = chain[0].number, chain[-1]
 
-    def check_successor(self, before: Segment, after: Segment) -> None:
-        """Raise if a segment was not begun after another.
-
-        :raises CorruptStorage: with both
-        """
+    def _problem_between(self, before: Segment, after: Segment) -> str | None:
+        """Return why a segment does not follow another, ``None`` if it does."""
+        if after.number > before.number + 1:
+            return f"{self._path(after.number - 1)} is missing"
         if after.identity != before.identity:
-            raise CorruptStorage(f"{after.path} belongs to another buffer")
+            return f"{after.path} belongs to another buffer"
         if after.previous_id != before.id:
-            raise CorruptStorage(
+            return (
                 f"{after.path} does not follow {before.path}: they belong to two copies of a buffer that were "
                 "changed independently"
             )
+        return None
 
     def clean_up(self) -> None:
         """Delete unfinished segments that a crash left."""
         self._check_writable()
         for path in self.folder.glob(f"*.{UNFINISHED}"):
             path.unlink()
-        self.next_number = self.last.number + 1
 
     # -- segments --------------------------------------------------------------------------------------------
 
@@ -319,8 +329,7 @@ class Log:
         :raises StorageError: as :meth:`segment_to_write`
         :raises OSError: if the disk is full; the log continues with the segment before
         """
-        records = () if self.first_record is None else (self.first_record(),)
-        self._begin(records, is_snapshot=False, reserved_nbytes=self.reserved_nbytes)
+        self._begin((), is_snapshot=False, reserved_nbytes=self.reserved_nbytes)
 
     def write_snapshot(self, snapshot: Iterable[tuple[int, bytes]], *, previous: Segment | None = None) -> None:
         """Write a segment that contains the complete state.
@@ -516,9 +525,7 @@ class Log:
             return True
         segment = Segment(self._path(last.number))
         try:
-            has_commit = any(
-                isinstance(part, Record) and part.kind == COMMIT for part in segment.undamaged_records(start=last.end)
-            )
+            has_commit = any(record.kind == COMMIT for record in segment.records(last.end, problems=[]))
             return segment.id != last.id or has_commit or not segment.is_record_end(last.end)
         finally:
             segment.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["CODEC", "COMMIT", "MANIFEST", "PATCHES", "SEALED", "SLOTS"]
 
-#: The metadata of a store, the first record of each segment; see ``manifest.py``.
+#: The metadata of a store, the first record of each snapshot; see ``manifest.py``.
 MANIFEST = 1
 #: A codec, and slots with their payloads; see ``slot_log.py``.
 CODEC, SLOTS = 2, 3

@@ -79,7 +79,7 @@ class Segment:
         self._file = open_regular_file(path, "r+b" if writable else "rb")
         self._close = weakref.finalize(self, self._file.close)
         try:
-            header, self.has_damaged_header = read_header(self._file, path)
+            header = read_header(self._file, path)
             self._map()
         except BaseException:
             self.close()
@@ -264,16 +264,37 @@ class Segment:
         return offset == HEADERS_NBYTES or self._read(offset - 1, 1) == LAST
 
     def records(
-        self, start: int | None = None, *, is_growing: bool = False, limit: int | None = None
+        self,
+        start: int | None = None,
+        *,
+        is_growing: bool = False,
+        limit: int | None = None,
+        problems: list[str] | None = None,
     ) -> Iterator[Record]:
         """Yield the records from an offset on, and set :attr:`end` after each.
 
         :param start: where to begin; ``None`` for the first record
         :param is_growing: whether another process may be writing the next record
         :param limit: where the last record ends, if known
+        :param problems: receives a description of each damaged part, which is skipped; ``None`` to raise an error there
         :raises CorruptStorage: at a damaged record, or if no record ends at the limit
         """
         self.end = HEADERS_NBYTES if start is None else start
+        while True:
+            try:
+                yield from self._records(limit, is_growing=is_growing)
+                return
+            except CorruptStorage as error:
+                if problems is None:
+                    raise
+                problems.append(str(error))
+            resumed = self._find_record(self.end + 1, limit)
+            if resumed is None:
+                return
+            self.end = resumed
+
+    def _records(self, limit: int | None, *, is_growing: bool) -> Iterator[Record]:
+        """Yield the records from :attr:`end` on, and raise at a damaged one."""
         block_nbytes = MIN_BLOCK_NBYTES
         while limit is None or self.end < limit:
             block_nbytes = min(4 * block_nbytes, BLOCK_NBYTES)
@@ -307,34 +328,6 @@ class Segment:
         n_found = find_records(data, np.uint64(self.id), found)
         for kind, offset, content_nbytes in found[:n_found].tolist():
             yield Record(kind, start + offset, data[offset : offset + content_nbytes])
-
-    def problems(self) -> Iterator[str]:
-        """Yield a description of each damaged part, and set :attr:`end`."""
-        if self.has_damaged_header:
-            yield f"{self.path} is damaged in one of the two copies of its header"
-        for part in self.undamaged_records():
-            if isinstance(part, CorruptStorage):
-                yield str(part)
-
-    def undamaged_records(
-        self, limit: int | None = None, *, start: int | None = None
-    ) -> Iterator[Record | CorruptStorage]:
-        """Yield all intact records, and an error for each damaged part between them.
-
-        :param start: where to begin; ``None`` for the first record
-        :param limit: where the last record ends, if known
-        """
-        self.end = HEADERS_NBYTES if start is None else start
-        while True:
-            try:
-                yield from self.records(self.end, limit=limit)
-                return
-            except CorruptStorage as error:  # rare
-                yield error
-            resumed = self._find_record(self.end + 1, limit)
-            if resumed is None:
-                return
-            self.end = resumed
 
     def _find_record(self, start: int, limit: int | None) -> int | None:
         """Return the offset of the first complete record from a byte on, after damage."""

@@ -56,10 +56,10 @@ def new_header(number: int, identity: int, previous_id: int, previous_end: int, 
     return 2 * (fields + checksum(fields).to_bytes(8, "little"))
 
 
-def read_header(file: FileIO, path: Path) -> tuple[Header, bool]:
-    """Return a segment's header, and whether one of its two copies is damaged.
+def read_header(file: FileIO, path: Path) -> Header:
+    """Return a segment's header.
 
-    :raises CorruptStorage: if both are, or the file is not a segment of a known version
+    :raises CorruptStorage: if both copies are damaged, or the file is not a segment of a known version
     """
     data = file.read(HEADERS_NBYTES)
     copies = [data[: SEGMENT_HEADER.size], data[SEGMENT_HEADER.size :]]
@@ -69,7 +69,7 @@ def read_header(file: FileIO, path: Path) -> tuple[Header, bool]:
     _, version, number, identity, own_id, previous_id, previous_end, flags, _ = SEGMENT_HEADER.unpack(intact[0])
     if version != FORMAT_VERSION:
         raise _unknown_version(path, version)
-    return Header(number, identity, own_id, previous_id, previous_end, bool(flags & IS_SNAPSHOT)), intact != copies
+    return Header(number, identity, own_id, previous_id, previous_end, bool(flags & IS_SNAPSHOT))
 
 
 def _header_error(data: bytes, path: Path) -> CorruptStorage:

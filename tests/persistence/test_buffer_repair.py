@@ -165,11 +165,15 @@ def test_repair_drops_exactly_the_transitions_with_damaged_payloads(way: str, n_
 def test_repair_drops_the_transitions_of_a_missing_file(folder: Path) -> None:
     before = transitions(load_checkpoint(folder, device="cpu"))
     spans = spans_of_transitions(folder)
-    for path in sorted(folder.glob("*.log")):
+    *others, snapshot = sorted(folder.glob("*.log"))
+    for path in others:
         damaged = damaged_copy(folder)
         (damaged / path.name).unlink()
         expected = {place for place, of_place in spans.items() if any(name == path.name for name, _, _ in of_place)}
         assert hold_that_others_are_kept(repair_silently(damaged), before) == expected
+    snapshot.unlink()
+    with pytest.raises(CorruptStorage, match="no snapshot"):
+        repair_silently(folder)
 
 
 def test_repair_of_an_intact_folder_drops_nothing(folder: Path) -> None:

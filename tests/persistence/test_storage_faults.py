@@ -57,12 +57,12 @@ def test_failure_of_a_new_segment_loses_nothing(place: str, tmp_path: Path, monk
     def fails(*_: Any, **__: Any) -> None:
         raise OSError
 
-    for _ in range(3):
+    for _ in range(1 if place == "make_room" else 3):  # without room, later commits would fail as well
         add_steps(buffer, 1)  # so that there is a file to write to
         with monkeypatch.context() as patch:
             patch.setattr(Path if place == "rename" else Segment, place, fails)
             with pytest.warns(UserWarning, match="segment"):
-                add_steps(buffer, 60)
+                add_steps(buffer, 90)
         add_steps(buffer, 5)
         last = writer.hold_that_it_is_whole(buffer)
         assert writer.hold_that_it_is_whole(writer.new_buffer(storage=killed(folder), storage_mode="resume")) == last

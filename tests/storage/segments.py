@@ -57,14 +57,6 @@ def read_segment(path: Path) -> Records:
         segment.close()
 
 
-def damages_of(path: Path) -> list[str]:
-    segment = Segment(path)
-    try:
-        return [*segment.problems()]
-    finally:
-        segment.close()
-
-
 def record_of(kind: int, content: bytes, segment_id: int = 0) -> bytes:
     """Return the bytes of a record."""
     fields = struct.pack("<QIB", checksum(content, (kind << 32 | len(content)) ^ segment_id), len(content), kind)
