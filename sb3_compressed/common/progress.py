@@ -1,7 +1,7 @@
 """Progress bars on the standard error, with Rich.
 
-Where bars cannot be redrawn, a line is printed from time to time and one when the work is done: where the standard
-error is not a terminal, or one without cursor control, and in a notebook without ipywidgets, which Rich needs there.
+Where bars cannot be redrawn, Rich prints one line when the work is done: where the standard error is not a terminal, or
+one without cursor control, and in a notebook without ipywidgets, which Rich needs there.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
     from rich.console import Console  # importing Rich is slow
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from sb3_compressed.common.line_progress import LineProgress
-
     # Colors of the terminal's own theme: Rich's are for dark backgrounds.
     bar = BarColumn(style="bright_black", complete_style="cyan", finished_style="green")
     columns = TextColumn("{task.description}", markup=False), bar, MofNCompleteColumn(), TimeRemainingColumn()
@@ -35,8 +33,6 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
     # In a notebook without ipywidgets, Rich would warn and show nothing.
     force_jupyter = None if find_spec("ipywidgets") else False
     console = Console(stderr=True, quiet=not is_shown, force_jupyter=force_jupyter)
-    if is_shown and not console.is_jupyter and (not console.is_terminal or console.is_dumb_terminal):
-        return LineProgress(console=console, is_transient=transient)
     return Progress(*columns, console=console, disable=not is_shown, transient=transient)
 
 

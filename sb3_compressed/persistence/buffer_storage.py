@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.assignment import assign_values
-from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
@@ -313,13 +312,12 @@ class BufferStorage:
     def _undo_failed_commit(self, buffer: ReplayRing) -> None:
         """Restore the state before the last ``add``, which could not be committed."""
         before = self._before
-        with deferred_interrupts():
-            for array, first, content in before.rows:
-                array[first : first + len(content)] = content
-            buffer.pos, buffer.full, self._n_new_rows = before.pos, before.full, before.n_new_rows
-            del self._uncommitted[before.n_uncommitted :]
-            if buffer.bound_sampler is not None:
-                buffer.bound_sampler.synchronize(buffer)
+        for array, first, content in before.rows:
+            array[first : first + len(content)] = content
+        buffer.pos, buffer.full, self._n_new_rows = before.pos, before.full, before.n_new_rows
+        del self._uncommitted[before.n_uncommitted :]
+        if buffer.bound_sampler is not None:
+            buffer.bound_sampler.synchronize(buffer)
 
     def commit_row(self, buffer: ReplayRing) -> None:
         """Commit everything that is not committed yet.
