@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import shutil
@@ -85,10 +84,8 @@ def test_a_new_run_in_the_folder_of_another_raises_without_resume_or_overwrite(t
 
 
 def test_resume_continues_the_run_and_deletes_old_checkpoints(three: Path) -> None:
-    run = (three / "run.json").read_bytes()
     train(three, n_steps=20, save_freq=20, keep=3, resume=True)
     assert names(three) == ["step_0000000008", "step_0000000012", "step_0000000020"]
-    assert (three / "run.json").read_bytes() == run
 
 
 def test_what_killed_processes_left_unfinished_is_deleted(three: Path, tmp_path: Path) -> None:
@@ -118,7 +115,7 @@ def test_overwrite_keeps_the_other_run_until_a_checkpoint_of_the_new_one_is_comp
             return True
 
     model.learn(8, callback=[BufferCheckpointCallback(4, three, keep=9, overwrite=True), Observe()])
-    assert seen[0] == (["step_0000000004", "step_0000000008", "step_0000000012"], None), "checkpoints of the other run"
+    assert seen[0] == (["step_0000000004", "step_0000000008", "step_0000000012"], three / "step_0000000012")
     assert names(three) == ["step_0000000004", "step_0000000008"]
     assert latest_checkpoint(three).name == "step_0000000008"
 
@@ -284,7 +281,6 @@ def flips(file: Path) -> Iterator[int]:
     [
         ("step_0000000004/checkpoint.json", "step_0000000012", "skipping .*step_0000000004, which is damaged"),
         ("step_0000000012/checkpoint.json", "step_0000000008", "skipping .*step_0000000012, which is damaged"),
-        ("run.json", "step_0000000012", r"ignoring .*run\.json, which is damaged"),
     ],
 )
 def test_a_flipped_bit_is_a_warning_and_skips_that_file(file: str, latest: str, message: str, three: Path) -> None:
@@ -292,17 +288,6 @@ def test_a_flipped_bit_is_a_warning_and_skips_that_file(file: str, latest: str, 
         with pytest.warns(UserWarning, match=message):
             assert latest_checkpoint(three).name == latest
     assert latest_checkpoint(three).name == "step_0000000012"
-
-
-def test_resume_restores_a_damaged_run_json_from_the_checkpoints(three: Path) -> None:
-    run = json.loads((three / "run.json").read_text())
-    (three / "run.json").write_text("")
-    with pytest.warns(UserWarning, match="ignoring"), pytest.raises(StorageError, match="of another run"):
-        train(three)
-    with pytest.warns(UserWarning, match="ignoring"):
-        train(three, n_steps=16, save_freq=16, keep=2, resume=True)
-    assert json.loads((three / "run.json").read_text()) == run
-    assert names(three) == ["step_0000000012", "step_0000000016"]
 
 
 FOREIGN = "step_0000000099"
@@ -347,15 +332,6 @@ def test_another_folder_with_the_name_of_a_new_checkpoint_is_renamed(tmp_path: P
     assert latest_checkpoint(tmp_path).name == "step_0000000004"
 
 
-def test_checkpoints_of_another_run_are_neither_the_latest_nor_deleted(three: Path, tmp_path: Path) -> None:
-    train(tmp_path / "other", n_steps=32, save_freq=32)
-    shutil.copytree(tmp_path / "other" / "step_0000000032", three / "step_0000000032")
-    assert latest_checkpoint(three).name == "step_0000000012"
-    train(three, n_steps=16, save_freq=16, resume=True)
-    assert names(three) == ["step_0000000016", "step_0000000032"]
-    assert latest_checkpoint(three).name == "step_0000000016"
-
-
 # -- missing checkpoints -------------------------------------------------------------------------------------
 
 
@@ -365,11 +341,13 @@ def test_a_missing_folder_raises_without_missing_ok(three: Path) -> None:
             latest_checkpoint(three.with_name("chekpoints"))
     assert latest_checkpoint(three.with_name("chekpoints"), missing_ok=True) is None
     with pytest.raises(CheckpointNotFound, match="there is no folder"):
-        latest_checkpoint(three / "run.json", missing_ok=True)  # missing_ok does not apply: it is a file
+        latest_checkpoint(
+            three / "step_0000000012" / "model.zip", missing_ok=True
+        )  # missing_ok does not apply: it is a file
 
 
 def test_a_folder_without_checkpoints_raises_without_missing_ok(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFound, match=r"contains no complete checkpoint of its run; pass missing_ok=True"):
+    with pytest.raises(CheckpointNotFound, match=r"contains no complete checkpoint; pass missing_ok=True"):
         latest_checkpoint(tmp_path)
     assert latest_checkpoint(tmp_path, missing_ok=True) is None
 
