@@ -23,7 +23,7 @@ from sb3_compressed.persistence.buffer_state import is_observation
 from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.persistence.sampler_state import without_sampler
 from sb3_compressed.samplers.episode_table import CURRENT, EpisodeTable
-from sb3_compressed.storage.array_store import ArrayStore, check_item_counts
+from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.manifest import ArraySpec
@@ -77,8 +77,6 @@ def repair_store(store: ArrayStore) -> RepairReport:
     if not store.metadata or rewards is None:  # no save was completed
         return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(problems))
     check_values(values, store.n_ring_rows, f"{folder}: its values are invalid")
-    if not problems:
-        check_item_counts(folder, values, store.tables)
     _check_shapes(store)
     is_damaged = _damaged_transitions(store, problems)
     by_age = rows_by_age(values["pos"], len(rewards), full=values["full"])

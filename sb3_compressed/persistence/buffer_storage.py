@@ -28,7 +28,7 @@ from sb3_compressed.persistence.sampler_state import (
     stored_config,
     without_sampler,
 )
-from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change, check_item_counts
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.lock import FolderLock
 
@@ -373,7 +373,6 @@ class BufferStorage:
             raise StorageError("a block of joint_commit cannot be flushed; flush after it")
         self.take_replaced_arrays(buffer)
         buffer_state.require_loadable(buffer, self.folder)
-        check_item_counts(self.folder, {"pos": buffer.pos, "full": buffer.full}, self.store.tables)
         checksums = checksums_of(without_sampler(self.store.arrays))
         direct_writes = changed_chunks(self.store.arrays, self._checksums, checksums)
         changes = [*self._uncommitted, *self._new_rows(buffer), *direct_writes]

@@ -17,8 +17,8 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
-from sb3_compressed.persistence.vector_slots import slots_of, slots_of_rows
-from sb3_compressed.storage.array_store import ArrayStore, Change, check_item_counts
+from sb3_compressed.persistence.vector_slots import slots_of_rows
+from sb3_compressed.storage.array_store import ArrayStore, Change
 from sb3_compressed.storage.commit_format import rows_of_chunk
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import has_log, log_fingerprint
@@ -192,7 +192,6 @@ class BufferCheckpoint:
             changes = self._save_slots(buffer, chunks)
             values, codecs = buffer_state.values_and_codecs(buffer)
             values |= sampler_values(buffer, store, buffer.pos)
-            check_item_counts(store.log.folder, values, self._tables)
             if self._is_new:
                 specs = buffer_state.array_specs(buffer)
                 store.replace_content(buffer_state.metadata(buffer), specs, self._stored_arrays(), values, codecs)
@@ -222,13 +221,12 @@ class BufferCheckpoint:
         rows = np.concatenate([unused, by_age])
         rows = rows[changed[rows]] if self._tables else rows[:0]
         vectors: dict[bytes, bytes] = {}  # so that equal ones are stored once
-        arrays = {name: slots_of(self._arrays[name], earlier=vectors) for name in self._tables}
         for start in range(0, len(rows), ROWS_PER_WRITE):
             part = rows[start : start + ROWS_PER_WRITE]
             self.store.begin_segment_if_full()
             for names in self._streams.values():
                 # Observations with their next observations, so that payloads that they share are written once.
-                slots = slots_of_rows([arrays[name] for name in names], part)
+                slots = slots_of_rows([self._arrays[name] for name in names], part, vectors)
                 addresses = self.store.slots.write([*slots.reshape(-1)]).reshape(slots.shape)
                 for index, name in enumerate(names):
                     self._tables[name][part] = addresses[:, index]

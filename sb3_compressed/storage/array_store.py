@@ -16,7 +16,7 @@ from sb3_compressed.arrays.log_slot_store import LogSlotStore
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.chunks import copy_changed, row_chunks, segments_of
+from sb3_compressed.storage.chunks import copy_changed, segments_of
 from sb3_compressed.storage.commit_format import (
     PatchApplier,
     commit_record,
@@ -33,18 +33,16 @@ from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALE
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.segment_header import HEADERS_NBYTES
 
-__all__ = ["RING_ROWS", "ArrayStore", "Change", "check_item_counts"]
+__all__ = ["RING_ROWS", "ArrayStore", "Change"]
 
 #: What a user can do about damage.
 REPAIR_ADVICE = "load_checkpoint(..., repair=True) keeps what is not damaged"
 #: Size beyond which a new segment begins even within a change, since offsets have 32 bits.
 MAX_SEGMENT_NBYTES = 2 << 30
-#: Patches of a commit are written as records of their own beyond this size, so that damage to one affects no others.
-MAX_COMMIT_NBYTES = 1 << 16
+#: Room for a commit at the end of a full segment.
+COMMIT_NBYTES = 1 << 16
 #: Commits between two checks of the lock.
 COMMITS_PER_CHECK = 64
-#: Items that may be missing although ``pos`` and ``full`` imply them: user code may have set these two.
-MAX_MISSING = 1 << 20
 
 #: Changed rows: the name of an array, the first row, and the one after the last.
 Change = tuple[str, int, int]
@@ -387,32 +385,20 @@ class ArrayStore:
         :param codecs: all codecs in use; :attr:`codecs` has their addresses afterwards
         :raises OSError: if the disk is full; nothing is committed
         """
-        arrays, patches, nbytes, step = self.arrays, [], 0, self.step
-        segment = self.log.segment_to_write()
+        arrays, patches, step = self.arrays, [], self.step
         self._n_commits += 1
         if self._n_commits % COMMITS_PER_CHECK == 0:
             self.log.check_lock()
-        start, has_patches = segment.end, False
-        try:
-            for name, first, last in changes:
-                if name == RING_ROWS:
-                    ring = [arrays[each] for each in self._ring_names]
-                    for row in range(first, last):
-                        step += 1 + (row - step - 1) % self.n_ring_rows
-                        patches.append(pack_ring_row(ring, row, step))
-                else:
-                    patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
-                nbytes += len(patches[-1]) if patches else 0
-                if nbytes > MAX_COMMIT_NBYTES:
-                    has_patches = True
-                    segment.append(PATCHES, b"".join(patches))
-                    patches, nbytes = [], 0
-            self._append_commit(patches, values, codecs, step)
-        except Exception:
-            if has_patches:  # they must not become part of the next commit
-                segment.truncate(start)
-                self.slots.writer.reset()
-            raise
+        for name, first, last in changes:
+            if name == RING_ROWS:
+                ring = [arrays[each] for each in self._ring_names]
+                for row in range(first, last):
+                    step += 1 + (row - step - 1) % self.n_ring_rows
+                    patches.append(pack_ring_row(ring, row, step))
+            else:
+                patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
+        self._append_commit(patches, values, codecs, step)
+        segment = self.log.last
         if segment.end > self._full_at:
             try:
                 self.write_snapshot()
@@ -499,7 +485,7 @@ class ArrayStore:
         state = sum(spec.shape[0] * spec.row_nbytes for spec in self.specs.values())
         share = max(self.log.nbytes(live), state) // self.SEGMENT_SHARE
         self._full_at = min(max(self.MIN_SEGMENT_NBYTES, share), self.SEGMENT_NBYTES)
-        self.log.reserved_nbytes = self._full_at + MAX_COMMIT_NBYTES
+        self.log.reserved_nbytes = self._full_at + COMMIT_NBYTES
 
     def _manifest_record(self, live: Iterable[int]) -> tuple[int, bytes]:
         """Return the first record of a snapshot, which lists some segments."""
@@ -552,19 +538,3 @@ class ArrayStore:
             except OSError as error:  # everything is committed already
                 warn_user(f"{self.log.folder}: opening takes longer, since no final snapshot could be written: {error}")
         self.log.close()
-
-
-def check_item_counts(folder: Path, values: Mapping[str, Any], tables: Mapping[str, NDArray[np.int64]]) -> None:
-    """Verify that not far fewer items are stored than ``pos`` and ``full`` imply, since readers visit all of these.
-
-    :param values: the values of a store in the folder
-    :param tables: its tables of slots by name, ``(rows, n_envs)``
-    :raises CorruptStorage: if there are fewer; the message contains both numbers
-    """
-    for name, table in tables.items():
-        n_rows = len(table) if values["full"] else values["pos"]
-        if n_rows * table.shape[1] <= MAX_MISSING:
-            continue
-        n_written = sum(np.count_nonzero(table[part]) for part in row_chunks(table))
-        if n_rows * table.shape[1] - n_written > MAX_MISSING:
-            raise CorruptStorage(f"{folder}: {n_rows} rows of {name} should be written, but only {n_written} items are")

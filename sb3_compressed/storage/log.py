@@ -83,8 +83,6 @@ class Log:
         self._pending: Segment | None = None
         #: The number of the newest snapshot.
         self._snapshot = -1
-        #: Deleted segments that other threads may still read.
-        self._retired: dict[int, Segment] = {}
         #: The number of the next segment.
         self.next_number = 0
         self._lock = lock
@@ -229,7 +227,7 @@ class Log:
 
         :raises CorruptStorage: if it is missing, damaged, or not the one that the state refers to
         """
-        segment = self.segments.get(number) or self._retired.get(number)
+        segment = self.segments.get(number)
         if segment is None:
             segment = self.open_segment(number)
             segment.close()  # it does not grow, so its mapping is enough
@@ -413,11 +411,8 @@ class Log:
     def drop_segments(self, keep: Collection[int]) -> None:
         """Delete all segments except some, the newest snapshot and what follows it. Open ones stay readable."""
         self._check_writable()
-        # Keep them open until the next call: other threads may be about to read them.
-        self._retired = {
-            number: self.segments.pop(number)
-            for number in [*self.segments]
-            if number not in keep and number < self._snapshot
+        self.segments = {
+            number: segment for number, segment in self.segments.items() if number in keep or number >= self._snapshot
         }
         for number in segment_numbers(self.folder):
             if number not in keep and number < self._snapshot:

@@ -234,14 +234,3 @@ class AsAssigned(CompressedReplayBuffer):
         if isinstance(self.observations, np.ndarray):
             self.observations = self.observations.astype(np.float64)
             self.next_observations = self.next_observations.astype(np.float64)
-
-
-def test_rows_that_were_never_written(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sb3_compressed.storage.array_store.MAX_MISSING", 50)
-    buffer = new(stream)
-    add(stream[-1][:5], buffer)
-    save_checkpoint(buffer, tmp_path)
-    buffer.full = True
-    with pytest.raises(StorageError, match="should be written"):
-        save_checkpoint(buffer, tmp_path)
-    assert load_checkpoint(tmp_path, device="cpu").size() == 5

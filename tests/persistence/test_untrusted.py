@@ -24,7 +24,7 @@ from sb3_compressed import (
     load_checkpoint,
 )
 from sb3_compressed.codecs.zstd_dict import ZstdDict
-from sb3_compressed.storage import array_store, metadata_schema, verify
+from sb3_compressed.storage import metadata_schema, verify
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.spaces import space_to_data
 
@@ -138,17 +138,6 @@ def test_unwritten_rows_take_no_memory(images: Path, opener: crafted.Opener) -> 
     assert outcomes["verify"] == outcomes["load"] == outcomes["follow"] == "fine"
     # In memory, each of two arrays has a reference for each row.
     assert nbytes < 2 * 8 * 10_000_000 + (64 << 20)
-
-
-@on_linux
-def test_missing_rows_that_are_declared_written_raise(images: Path, opener: crafted.Opener) -> None:
-    crafted.forge(
-        images, many_rows(10_000_000), lambda commit: {**commit, "values": {**commit["values"], "full": True}}
-    )
-    outcomes, nbytes = opened(opener, images)
-    for way in ("load", "follow", "inspect"):
-        assert "10000000 rows of observations should be written" in outcomes[way]
-    assert nbytes < 160 << 20  # a byte for each row of each array, for a repair
 
 
 def test_large_new_buffer_is_loaded_with_an_explicit_buffer_size(
@@ -373,13 +362,6 @@ def test_impossible_layouts_of_vectors_raise(tmp_path: Path) -> None:
 def test_a_folder_is_followed_in_its_size(images: Path) -> None:
     with pytest.raises(StorageError, match=rf"a buffer that follows {re.escape(str(images))} must have its size"):
         load_checkpoint(images, device="cpu", follow=True, buffer_size=crafted.N_ROWS // 2)
-
-
-def test_missing_rows_that_are_declared_written_raise_in_this_process(images: Path) -> None:
-    n = array_store.MAX_MISSING + 1000
-    crafted.forge(images, many_rows(n), lambda commit: {**commit, "values": {**commit["values"], "full": True}})
-    with pytest.raises(CorruptStorage, match=f"{n} rows of observations should be written, but only"):
-        load_checkpoint(images, device="cpu", buffer_size=n)
 
 
 def test_a_repair_rejects_arrays_of_another_shape(tmp_path: Path) -> None:
