@@ -6,7 +6,6 @@ one without cursor control, and in a notebook without ipywidgets, which Rich nee
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -40,7 +39,7 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
 def progress_bar(total: int, description: str, *, is_shown: bool) -> Iterator[Callable[[int], None]]:
     """Show a progress bar during the block; yield the function that advances it.
 
-    Without Rich (``pip install '.[cli]'``), only one line is printed when the work is done.
+    Without Rich (``pip install '.[cli]'``), nothing is printed.
 
     >>> with progress_bar(3, "counting sheep", is_shown=False) as advance:
     ...     for _ in range(3):
@@ -55,14 +54,7 @@ def progress_bar(total: int, description: str, *, is_shown: bool) -> Iterator[Ca
     try:
         progress = new_progress()
     except ImportError:  # Rich is an optional dependency
-        n_done = 0
-
-        def advance(n: int) -> None:
-            nonlocal n_done
-            n_done += n
-
-        yield advance
-        print(f"{description} {n_done}/{total}", file=sys.stderr)
+        yield lambda n: None
         return
     with progress:
         task = progress.add_task(description, total=total)

@@ -37,9 +37,6 @@ class CheckpointHistory:
         self.latest: BufferCheckpoint | None = None
         #: The end of the log in each folder after the last save.
         self._ends: Mapping[Path, tuple[int, ...]] = {}
-        #: Stores by their folders, where ``_ends`` lacks the end of the log: the store that the buffer was loaded from,
-        #: or one that is being saved to, as Ctrl-C may interrupt a save.
-        self._unrecorded: Mapping[Path, ArrayStore] = {}
         #: The lock of the last save.
         self._lock: FolderLock | None = None
 
@@ -50,12 +47,13 @@ class CheckpointHistory:
     def include(self, other: CheckpointHistory) -> None:
         """Include the folders of another history, whose buffer has the content of this one now."""
         self._ends = {**other._ends, **self._ends}
-        self._unrecorded = {**other._unrecorded, **self._unrecorded}
 
     def begin_with(self, checkpoint: BufferCheckpoint) -> None:
         """Record that the buffer was loaded from a checkpoint."""
         self.latest = checkpoint
-        self._unrecorded = {checkpoint.store.log.folder.resolve(): checkpoint.store}
+        folder = checkpoint.store.log.folder
+        if not FolderLock.is_locked(folder) and (end := log_fingerprint(folder)) is not None:
+            self.record_end(folder, end)
 
     def record_end(self, folder: Path, end: tuple[int, ...]) -> None:
         """Record where the log in a folder ends, so that the buffer may overwrite it as long as it ends there."""
@@ -91,22 +89,17 @@ class CheckpointHistory:
     def _is_unchanged(self, folder: Path) -> bool:
         """Return whether nobody else wrote to a folder since this buffer was saved to it or loaded from it."""
         path = folder.resolve()
-        if path in self._ends and log_fingerprint(folder) == self._ends[path]:
-            return True
-        return path in self._unrecorded and has_log(folder) and self._unrecorded[path].log.is_latest()
+        return path in self._ends and log_fingerprint(folder) == self._ends[path]
 
     def _save(self, checkpoint: BufferCheckpoint, buffer: ReplayRing, lock: FolderLock) -> None:
-        store = checkpoint.store
-        path = store.log.folder.resolve()
-        self._unrecorded = {**self._unrecorded, path: store}
         self.latest = None  # restored if the save succeeds
+        log = checkpoint.store.log
         try:
             checkpoint.save(buffer, lock)
             self.latest = checkpoint
         finally:
-            if store.log.end is not None:
-                self.record_end(path, store.log.end)
-        self._unrecorded = {each: other for each, other in self._unrecorded.items() if each != path}
+            if log.end is not None:
+                self.record_end(log.folder, log.end)
 
 
 class BufferCheckpoint:

@@ -29,7 +29,7 @@ from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log, segment_numbers
 from sb3_compressed.storage.manifest import ArraySpec, Manifest
 from sb3_compressed.storage.metadata_schema import check_arrays_nbytes
-from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALED
+from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.segment_header import HEADERS_NBYTES
 
@@ -269,8 +269,6 @@ class ArrayStore:
                     except CorruptStorage as error:
                         raise CorruptStorage(f"{segment.path}, the record at byte {record.offset}: {error}") from error
                     pending, committed, has_commit = [], segment.end, True
-                elif record.kind == SEALED and limit is None and not is_growing:
-                    raise CorruptStorage(f"the segment after {segment.path} is missing")
             if is_snapshot and not has_commit:
                 damage = f"{segment.path} is damaged: its snapshot is incomplete"
                 if problems is None:

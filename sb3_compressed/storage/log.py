@@ -6,10 +6,9 @@ when the next one is complete. Other segments are kept while the state refers to
 when it is on the disk, so the folder always contains a complete state.
 
 Each segment stores the id of the one before it and where that ended, and snapshots list the ids of the segments that
-their state refers to. A process that opens a log for writing begins a segment of its own. The only other segment that
-it changes is the last one: unless a copy of the folder shares the file, it removes a partial record there and appends a
-record that marks that another segment follows. So a copy of a folder (``cp -r``, hard links) can be written to
-independently, and files of two such copies that are mixed up later are detected.
+their state refers to. A process that opens a log for writing begins a segment of its own and changes no other one. So a
+copy of a folder (``cp -r``, hard links) can be written to independently, and files of two such copies that are mixed up
+later are detected.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from sb3_compressed.storage.files import (
 )
 from sb3_compressed.storage.json_schema import load_json
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.record_kinds import CODEC, COMMIT, SEALED, SLOTS
+from sb3_compressed.storage.record_kinds import CODEC, COMMIT, SLOTS
 from sb3_compressed.storage.segment import Segment
 
 __all__ = [
@@ -79,8 +78,6 @@ class Log:
         #: Bytes that are reserved for a new segment.
         self.reserved_nbytes = 0
         self._last: Segment | None = None
-        #: A new segment until it is registered as the last one: an interrupt may come before or after its renaming.
-        self._pending: Segment | None = None
         #: The number of the newest snapshot.
         self._snapshot = -1
         #: The number of the next segment.
@@ -309,8 +306,6 @@ class Log:
         :raises OSError: if the disk has no room for another segment
         """
         self._check_writable()
-        if self._pending is not None:
-            self._register_pending()
         if not self._owns_last:
             self.begin_segment()
         self.last.recover()
@@ -349,13 +344,12 @@ class Log:
     ) -> None:
         self._check_writable()
         self.check_lock()
-        self._register_pending()
-        path = self._path(self.next_number)
+        number, before, snapshot = self.next_number, self._last, self._snapshot
+        path = self._path(number)
         unfinished = path.with_suffix(f".{UNFINISHED}")
         unfinished.unlink(missing_ok=True)
-        before = self._last
         segment = Segment.create(
-            unfinished, self.next_number, self.identity, previous=before or previous, is_snapshot=is_snapshot
+            unfinished, number, self.identity, previous=before or previous, is_snapshot=is_snapshot
         )
         try:
             segment.append_many(records)
@@ -364,49 +358,25 @@ class Log:
             if is_snapshot:  # the segments that it replaces are deleted
                 self._sync()
                 segment.flush()
-            self._pending = segment
+                self._snapshot = number
+            segment.path, self.next_number = path, number + 1
+            self.ids[number] = segment.id
+            self.segments[number] = self._last = segment
             unfinished.rename(path)
-        finally:
-            if self._pending is None:
+        except BaseException:  # Ctrl-C, too, which may come after the renaming
+            if not path.exists():
+                self.next_number, self._last, self._snapshot = number, before, snapshot
+                self.ids.pop(number, None)
+                self.segments.pop(number, None)
                 segment.close()
                 unfinished.unlink(missing_ok=True)
-            self._register_pending()
+            raise
         with contextlib.suppress(OSError):  # the new segment is complete without this
             if is_snapshot:
                 flush_path(self.folder)
             if before is not None:
-                self._seal(before)
-
-    def _register_pending(self) -> None:
-        """Make a new segment the last one if it has its final name, otherwise delete it."""
-        segment = self._pending
-        if segment is None:
-            return
-        path = self._path(segment.number)
-        if path.exists():
-            segment.path = path
-            self.next_number = segment.number + 1
-            self.ids[segment.number] = segment.id
-            self.segments[segment.number] = self._last = segment
-            if segment.is_snapshot:
-                self._snapshot = segment.number
-        else:
-            segment.close()
-            path.with_suffix(f".{UNFINISHED}").unlink(missing_ok=True)
-        self._pending = None
-
-    def _seal(self, segment: Segment) -> None:
-        """Append a record that marks that another segment follows, so that its loss is detected."""
-        if not segment.is_writable:
-            writable = Segment(segment.path, writable=True)
-            writable.end = segment.end
-            segment.close()
-            segment = writable
-        if segment.n_links == 1:  # otherwise a copy of the folder shares the file
-            segment.truncate_tail()  # a process that was killed may have left a partial record
-            segment.append(SEALED, b"")
-        segment.flush()
-        segment.seal()
+                before.flush()
+                before.seal()
 
     def drop_segments(self, keep: Collection[int]) -> None:
         """Delete all segments except some, the newest snapshot and what follows it. Open ones stay readable."""
@@ -444,7 +414,6 @@ class Log:
     def flush(self) -> None:
         """Sync everything to the disk."""
         self._check_writable()
-        self._register_pending()
         self.last.recover()
         self._sync()
         self.check_lock()
@@ -469,7 +438,6 @@ class Log:
             return
         try:
             if self.is_writable and self._last is not None:
-                self._register_pending()
                 self.last.recover()
                 self.last.shrink_to_fit()
                 self.end = log_fingerprint(self.folder)  # while nobody else can write
@@ -524,18 +492,6 @@ class Log:
             return segment.id != last.id or has_commit or not segment.is_record_end(last.end)
         finally:
             segment.close()
-
-    def is_latest(self) -> bool:
-        """Return whether no other log committed anything since this one was opened, also after an interrupted write.
-
-        The folder must be locked.
-        """
-        if os.getpid() == self._pid and (end := log_fingerprint(self.folder)) is not None:
-            # Nobody else appends commits to a segment that this log began.
-            begun = {each.id for each in (self._last, self._pending) if each is not None and each.is_writable}
-            if end[2] in begun:  # the id of the last segment
-                return True
-        return self._last is not None and not self._is_changed(self._last)
 
     def close(self) -> None:
         """Release write access and close the files. Segments that were open can still be read."""

@@ -9,8 +9,8 @@ A segment begins with a header (``segment_header.py``). Records follow, each of
 
 Numbers are little-endian. Every seed is XORed with the segment's id, so a record of one segment is never valid in
 another: the files of two copies of a folder that were both written to cannot be mixed up. Only the log object that
-began a segment appends records to it; the log that begins the next segment adds one last record, SEALED, unless a copy
-of the folder shares the file. So of two files with the same id, the commits of one are a prefix of those of the other.
+began a segment appends records to it. So of two files with the same id, the commits of one are a prefix of those of the
+other.
 
 The file may be longer than its records, and is zero there. This distinguishes a crash of the writing process from
 damage: a truncated record has only zeros from some byte on and so lacks its last byte; a record with a flipped bit does
@@ -121,11 +121,6 @@ class Segment:
         #: end of the file crashes the process.
         self.bytes = self._mapped
 
-    @property
-    def n_links(self) -> int:
-        """The number of hard links of the file, more than one if copies of the folder share it."""
-        return os.fstat(self._file.fileno()).st_nlink
-
     def is_replaced(self) -> bool:
         """Return whether there is another file at its path now."""
         try:
@@ -193,29 +188,15 @@ class Segment:
         try:
             write_at(self._file, memoryview(data), self.end)
         except OSError:
-            self.truncate_tail()
+            self.recover()
             raise
         self.end += nbytes
         self._is_dirty = False
 
     def recover(self) -> None:
-        """After an interrupt during a write, keep the record if it is complete (others may have read it)."""
-        if not self._is_dirty:
-            return
-        try:
-            record = self._record_at(self.end, is_growing=True)
-        except CorruptStorage:
-            record = None
-        if record is None:
+        """Remove what an interrupted write has left."""
+        if self._is_dirty:
             self.truncate_tail()
-        else:
-            self.end = record.end
-        self._is_dirty = False
-
-    def truncate(self, end: int) -> None:
-        """Remove the records from an offset on."""
-        self.end = end
-        self.truncate_tail()
 
     def truncate_tail(self) -> None:
         """Remove what follows the end: a partial record, or reserved room."""

@@ -205,18 +205,6 @@ def test_hard_linked_lock_file_is_not_written_to(tmp_path: Path) -> None:
 # -- a lock file that is deleted -------------------------------------------------------------------------------------
 
 
-def test_deleted_lock_file_is_recreated(tmp_path: Path, try_in_other_process: TryLock) -> None:
-    lock = FolderLock(tmp_path).acquire()
-    lock.ensure_held()
-    (tmp_path / "lock").unlink()
-    assert lock.is_owned
-    lock.ensure_held()
-    assert try_in_other_process(tmp_path)[0] == "True"
-    assert int((tmp_path / "lock").read_text()) == os.getpid()
-    lock.release()
-    assert try_in_other_process(tmp_path) == ["False", "locked"]
-
-
 def test_check_raises_while_another_process_has_the_lock(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path).acquire()
     (tmp_path / "lock").unlink()

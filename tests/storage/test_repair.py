@@ -92,13 +92,14 @@ def test_missing_segment_is_reported(tmp_path: Path) -> None:
     commit_number(store, 9)
     crash(store)
     assert names(tmp_path / "store") == [f"{number:08}.log" for number in (1, 3, 4, 5, 6)]
-    for name in names(tmp_path / "store"):
+    for name in names(tmp_path / "store")[:-1]:
         shutil.copytree(tmp_path / "store", tmp_path / "copy")
         (tmp_path / "copy" / name).unlink()
-        before = name.replace("6", "5")
-        with pytest.raises((CorruptStorage, CorruptPayload), match=rf"{name} is missing|after .*{before} is missing"):
+        with pytest.raises((CorruptStorage, CorruptPayload), match=f"{name} is missing"):
             assert_consistent(ArrayStore.open(tmp_path / "copy", writable=True))
         shutil.rmtree(tmp_path / "copy")
+    newest_segment(tmp_path / "store").unlink()
+    assert read_values(tmp_path / "store")["number"] == 8, "as if the last file was never written"
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
