@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.persistence.buffer_state import is_observation
 from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.persistence.sampler_state import without_sampler
 from sb3_compressed.samplers.episode_table import CURRENT, EpisodeTable
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import check_values
 from sb3_compressed.storage.verification import damaged_codecs, damaged_slots
 
@@ -80,9 +78,6 @@ def repair_store(store: ArrayStore) -> RepairReport:
     _check_shapes(store)
     is_damaged = _damaged_transitions(store, problems)
     by_age = rows_by_age(values["pos"], len(rewards), full=values["full"])
-    n_none = 0
-    if not _has_next(store) and values["full"]:  # the next row has an observation and no transition
-        by_age, n_none = by_age[1:], 1
     ages, envs = np.nonzero(is_damaged[by_age])
     report = RepairReport(
         dropped=np.stack([by_age[ages], envs], axis=1).astype(np.int64),
@@ -90,11 +85,11 @@ def repair_store(store: ArrayStore) -> RepairReport:
         problems=tuple(dict.fromkeys(problems)),
     )
     if len(report.dropped):
-        if n_none:
-            is_damaged[values["pos"]] = True
-            by_age = np.append(values["pos"], by_age)
-        if not _has_next(store):
-            _add_next_observations(store)
+        if not any(name.startswith("next_observations") for name in store.arrays):
+            raise CorruptStorage(
+                f"{folder}: transitions of a buffer with optimize_memory_usage=True and "
+                f"handle_timeout_termination=False cannot be excluded one by one: {report}"
+            )
         if (episodes := EpisodeTable.among(store.arrays)) is not None:
             episodes.exclude(is_damaged, by_age, values["pos"], store.arrays["dones"])
         else:
@@ -137,26 +132,7 @@ def _damaged_transitions(store: ArrayStore, problems: list[str]) -> NDArray[np.b
                 is_lost = np.isin(arrays[name][rows], list(damage))
                 arrays[name][rows][is_lost] = 0
                 is_damaged[rows] |= is_lost
-        if not _has_next(store) and is_observation(name):  # and, of the row before, next observations
-            missing = arrays[name] == 0 if spec.is_table else lost_rows
-            is_damaged |= np.roll(missing, -1, axis=0)
     return is_damaged
-
-
-def _has_next(store: ArrayStore) -> bool:
-    return any(name.startswith("next_observations") for name in store.arrays)
-
-
-def _add_next_observations(store: ArrayStore) -> None:
-    """Add arrays of next observations where SB3 reads them from the following row, which may be damaged."""
-    specs: dict[str, ArraySpec] = {}
-    arrays: dict[str, Any] = {}
-    for name, array in store.arrays.items():
-        specs[name], arrays[name] = store.specs[name], array
-        if is_observation(name):
-            specs[f"next_{name}"], arrays[f"next_{name}"] = store.specs[name], np.roll(array, -1, axis=0)
-    arguments = {**store.metadata["arguments"], "optimize_memory_usage": False}
-    store.replace_arrays({**store.metadata, "arguments": arguments}, specs, arrays)
 
 
 def _replace(

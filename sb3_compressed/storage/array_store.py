@@ -168,8 +168,6 @@ class ArrayStore:
             if writable:
                 log.clean_up()
                 store._plan_next_segment(store.live_segments())
-            elif not repair:
-                store._open_live_segments()  # a writer may begin at any time
         except BaseException:
             log.close()
             raise
@@ -186,12 +184,9 @@ class ArrayStore:
             is_growing, numbers = files()
             try:
                 store = cls._read_chain(log, is_growing=is_growing, rows=rows, problems=[] if repair else None)
-                if not repair:
-                    return store
-                for number in store.live_segments():  # a writer may delete them later
-                    with contextlib.suppress(CorruptStorage):
-                        log.segment(number)
-                if writable or files() == (is_growing, numbers):
+                if not writable:
+                    store._open_live_segments()
+                if not repair or writable or files() == (is_growing, numbers):
                     return store
             except CorruptStorage as error:
                 if writable or files() == (is_growing, numbers):
@@ -321,27 +316,6 @@ class ArrayStore:
         :raises StorageError: if the folder contains another buffer now
         """
         before = self.log.last, self.log.last.end
-        self._catch_up()
-        self._open_live_segments()
-        return before != (self.log.last, self.log.last.end)
-
-    def _open_live_segments(self) -> None:
-        """Open all segments that tables refer to, since the writer may delete them with its next snapshot."""
-        while True:
-            last = self.log.last
-            try:
-                live = self.live_segments()
-                for number in live:
-                    self.log.segment(number)
-                self.log.close_segments(keep=live)
-                self.slots.reader.drop_cached(live)
-                return
-            except CorruptStorage:
-                self._catch_up()
-                if self.log.last is last:
-                    raise
-
-    def _catch_up(self) -> None:
         while True:
             last, numbers = self.log.last, segment_numbers(self.log.folder)
             try:
@@ -349,12 +323,22 @@ class ArrayStore:
                     self._reopen()
                 else:
                     self._read(last, is_growing=True, start=last.end)
+                self._open_live_segments()
                 if segment_numbers(self.log.folder) == numbers:
-                    return
+                    return before != (self.log.last, self.log.last.end)
             except CorruptStorage:
                 if segment_numbers(self.log.folder) == numbers:  # pragma: no branch  # only in a race
                     raise
                 # There is a newer snapshot, and the segment was deleted.
+
+    def _open_live_segments(self) -> None:
+        """Open all segments that tables refer to, since the writer may delete them with its next snapshot."""
+        live = self.live_segments()
+        for number in live:
+            with contextlib.nullcontext() if self.problems is None else contextlib.suppress(CorruptStorage):
+                self.log.segment(number)
+        self.log.close_segments(keep=live)
+        self.slots.reader.drop_cached(live)
 
     def _reopen(self) -> None:
         """Read the newest snapshot and the commits after it."""
