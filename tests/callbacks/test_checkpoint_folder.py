@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -243,51 +242,7 @@ def test_resume_with_a_new_model_raises_and_keeps_the_checkpoints(three: Path) -
     assert latest_checkpoint(three).name == "step_0000000016"
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_reusing_a_callback_for_another_model_raises_and_keeps_the_checkpoints(ends: bool, tmp_path: Path) -> None:
-    for option in ({}, {"resume": True}, {"overwrite": True}):
-        path = tmp_path / str(option)
-        callback = BufferCheckpointCallback(4, path, **option)
-        first = dqn()
-        if ends:
-            first.learn(8, callback=callback)
-        else:
-            with pytest.raises(RuntimeError, match="the environment failed"):
-                first.learn(8, callback=[callback, FailingCallback(6, RuntimeError("the environment failed"))])
-        before = contents(path)
-        with pytest.raises(StorageError, match="this model has 0 steps and does not continue that run"):
-            dqn().learn(8, callback=callback)
-        assert contents(path) == before
-        first.learn(4, callback=callback, reset_num_timesteps=False)
-        assert latest_checkpoint(path).name == f"step_{first.num_timesteps:010}"
-
-
 # -- damage ----------------------------------------------------------------------------------------------------
-
-
-def flips(file: Path) -> Iterator[int]:
-    """Flip one bit of each byte of a file, one at a time."""
-    content = file.read_bytes()
-    for index in range(len(content)):
-        flipped = bytearray(content)
-        flipped[index] ^= 1 << index % 8
-        file.write_bytes(flipped)
-        yield index
-    file.write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("file", "latest", "message"),
-    [
-        ("step_0000000004/checkpoint.json", "step_0000000012", "skipping .*step_0000000004, which is damaged"),
-        ("step_0000000012/checkpoint.json", "step_0000000008", "skipping .*step_0000000012, which is damaged"),
-    ],
-)
-def test_a_flipped_bit_is_a_warning_and_skips_that_file(file: str, latest: str, message: str, three: Path) -> None:
-    for _ in flips(three / file):
-        with pytest.warns(UserWarning, match=message):
-            assert latest_checkpoint(three).name == latest
-    assert latest_checkpoint(three).name == "step_0000000012"
 
 
 FOREIGN = "step_0000000099"

@@ -126,25 +126,6 @@ def test_a_block_within_a_block_belongs_to_it_and_is_not_flushed(stream: Stream,
     assert_same_content(load_checkpoint(tmp_path / "buffer", device="cpu"), filled(stream, 80, 50))
 
 
-def test_a_sampler_that_drew_in_an_undone_block_begins_anew(
-    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = filled(stream, 20, 50, storage=tmp_path / "buffer", sampler="prioritized")
-
-    def fail() -> None:
-        with buffer.joint_commit(30):
-            add(buffer, stream, 20, 40)
-            buffer.sample(64)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ArrayStore, "commit", full)
-        with pytest.raises(OSError, match="no space left"):
-            fail()
-    batch = buffer.sample(1000)
-    assert {*(batch.indices // buffer.n_envs % 50).tolist()} == {*range(20)}
-    assert buffer.update_priorities(batch.indices, np.ones(1000)) == 0
-
-
 def test_more_steps_than_announced_are_an_error(stream: Stream, tmp_path: Path) -> None:
     buffer = filled(stream, 60, 50, storage=tmp_path / "buffer")
     with pytest.raises(StorageError, match="announced"), buffer.joint_commit(3):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, StorageError, load_checkpoint
-from sb3_compressed.storage.record_kinds import COMMIT, PATCHES
+from sb3_compressed import CompressedReplayBuffer, StorageError, load_checkpoint
+from sb3_compressed.storage.record_kinds import COMMIT
 from sb3_compressed.storage.segment import Record, Segment
 
 SMALL = spaces.Box(-np.inf, np.inf, (4,), np.float32)  # plain arrays
@@ -121,35 +121,6 @@ def test_repair_restores_the_save_before_a_damaged_one(tmp_path: Path) -> None:
         assert numbers(repaired) == [*range(1, 49 - 7 * n_before + 1)]
         assert [number for number in numbers(repaired) if repaired.dones[number - 1, 0]] in ([], [15])
         shutil.rmtree(tmp_path / "b")
-
-
-def test_a_damaged_snapshot_of_hindsight_loses_its_rows(tmp_path: Path) -> None:
-    space = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), SMALL))
-
-    def observation(number: int) -> dict[str, Any]:
-        return {key: np.full((1, 4), number, np.float32) for key in space.spaces}
-
-    buffer: Any = CompressedHerReplayBuffer(60, space, BUTTONS, env=None, device="cpu", storage=tmp_path / "a")
-    for n in range(1, 96):
-        done = np.array([n % 10 == 0])
-        buffer.add(observation(n), observation(n + 1), np.full((1, 1), n), np.full(1, n, np.float32), done, [{}])
-    buffer.close()
-    path, n_hit = files(tmp_path / "a")[-1], 0
-    for patches in records(path, PATCHES)[::7]:
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
-        flip(tmp_path / "b" / path.name, patches.offset + len(patches.content) // 2)
-        repaired: Any = load_checkpoint(tmp_path / "b", repair=True, env=None)
-        dropped = {int(row) for row, _ in repaired.repair_report.dropped}
-        n_hit += bool(dropped)
-        for row in range(60):
-            length, start = int(repaired.ep_length[row, 0]), int(repaired.ep_start[row, 0])
-            episode = {(start + k) % 60 for k in range(length)}
-            assert not episode & dropped
-            steps = [int(repaired.rewards[(start + k) % 60, 0]) for k in range(length)]
-            assert steps == [*range(steps[0], steps[0] + length)] if steps else True
-            assert len({(step - 1) // 10 for step in steps}) <= 1, "all steps are of one episode"
-        shutil.rmtree(tmp_path / "b")
-    assert n_hit
 
 
 def test_loaded_buffer_does_not_overwrite_newer_saves(tmp_path: Path) -> None:

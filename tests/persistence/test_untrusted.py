@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import sys
@@ -249,29 +248,6 @@ def test_resuming_with_a_codec_of_another_class_raises(images: Path) -> None:
             load_checkpoint(images, device="cpu", **options)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"runs_type": "(,)i4"},
-        {"runs_type": {"dtype": "(,)i4"}},
-        {"runs_type": {"dtype": "u4, u4"}},
-        {"compresslevel": True},
-        {"compresslevel": 3.0},
-        {"tries_zstd": 1},
-        {"dictionary": 5},
-        {"references": {"content": "", "frame_nbytes": True}},
-        {"references": []},
-    ],
-    ids=str,
-)
-def test_codec_fields_of_wrong_types_raise(fields: dict[str, Any], images: Path) -> None:
-    name = "rle" if "runs_type" in fields else "delta"
-    crafted.forge(images, change_codec=lambda codec: {"name": name, "fields": fields})
-    with pytest.raises(CorruptStorage, match=rf"^{re.escape(str(images))}.*the codec at byte \d+"):
-        load_checkpoint(images, device="cpu")
-    assert len(verify(images)) == 1
-
-
 def test_hindsight_episodes_outside_the_ring_raise(tmp_path: Path) -> None:
     crafted.make_folder("hindsight", tmp_path / "folder")
     for name, value in (("ep_start", crafted.N_ROWS), ("ep_length", -1), ("_current_ep_start", 10**6)):
@@ -333,30 +309,6 @@ def test_arrays_that_do_not_fit_the_metadata_raise(images: Path) -> None:
     crafted.forge(images, change)
     with pytest.raises(StorageError, match=rf"{re.escape(str(images))}.*: it contains rewards <f4 .*instead of <f4"):
         crafted.new_buffer("images", storage=images, storage_mode="resume")
-
-
-def test_a_space_written_in_another_way_is_the_same(images: Path) -> None:
-    def change(manifest: Any) -> Any:
-        low = manifest["about"]["observation_space"]["low"]
-        low["content"] = base64.b64encode(bytes(np.prod(low["shape"]))).decode()
-        return manifest
-
-    crafted.forge(images, change)
-    buffer = crafted.new_buffer("images", storage=images, storage_mode="resume")
-    assert buffer.size() == crafted.N_ROWS
-    buffer.close()
-
-
-def test_impossible_layouts_of_vectors_raise(tmp_path: Path) -> None:
-    crafted.make_folder("vectors", tmp_path)
-
-    def change(commit: Any) -> Any:
-        commit["values"]["streams"] = {"": {"layout": [-1, 4]}}
-        return commit
-
-    crafted.forge(tmp_path, change_commit=change)
-    with pytest.raises(CorruptStorage, match=r"its values are invalid: .*frame_stack=4 divides neither"):
-        load_checkpoint(tmp_path, device="cpu")
 
 
 def test_a_folder_is_followed_in_its_size(images: Path) -> None:

@@ -19,7 +19,7 @@ from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.files import UNFINISHED
 from sb3_compressed.storage.log import segment_path
 from sb3_compressed.storage.manifest import ArraySpec
-from storage.folders import contents, names
+from storage.folders import names
 from storage.stores import (
     CODECS,
     METADATA,
@@ -27,7 +27,6 @@ from storage.stores import (
     SPECS,
     assert_consistent,
     commit_number,
-    crash,
     create,
     read_values,
     resized,
@@ -231,20 +230,6 @@ def test_only_changed_values_are_written(tmp_path: Path) -> None:
 # -- segments ------------------------------------------------------------------------------------------------
 
 
-def test_closed_store_is_a_snapshot_and_the_segments_it_references(tmp_path: Path) -> None:
-    store = create(tmp_path)
-    for number in range(1, 50):
-        commit_number(store, number)
-    store.close()
-    assert names(tmp_path) == ["00000001.log", "00000002.log"]
-    for writable in (False, True):
-        before = contents(tmp_path)
-        store = ArrayStore.open(tmp_path, writable=writable)
-        assert store.log.last.is_snapshot
-        store.close()
-        assert contents(tmp_path) == before, "nothing was committed"
-
-
 def disk_nbytes(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.iterdir())
 
@@ -368,20 +353,6 @@ def test_copy_without_hard_links_has_its_own_files(tmp_path: Path, monkeypatch: 
     for path in (tmp_path / "copy").glob("*.log"):
         assert path.stat().st_nlink == 1
     store.close()
-
-
-def test_failed_copy_leaves_no_files(tmp_path: Path) -> None:
-    store = create(tmp_path / "store")
-    commit_number(store, 1)
-    store.write_snapshot()
-    commit_number(store, 2)
-    live = sorted(store.live_segments())
-    assert len(live) > 1
-    segment_path(tmp_path / "store", live[-1]).unlink()
-    with pytest.raises(OSError, match=r"\.log"):
-        store.copy_to(tmp_path / "copy")
-    assert not [*(tmp_path / "copy").glob("*.log")]
-    crash(store)
 
 
 def test_failure_to_write_the_final_snapshot_loses_nothing(tmp_path: Path) -> None:

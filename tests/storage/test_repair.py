@@ -12,12 +12,10 @@ from drawn_examples import FACTOR
 
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES
+from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.verification import damaged_slots, verify
 from storage.folders import contents, damage, names, newest_segment
-from storage.segments import HEADER_NBYTES
 from storage.stores import (
     assert_consistent,
     commit_number,
@@ -164,24 +162,6 @@ def test_damage_never_yields_wrong_rows(seed: int, tmp_path: Path) -> None:
     ArrayStore.open(tmp_path).close()
 
 
-@pytest.mark.parametrize("n_zeros", [0, 3000])
-def test_rows_of_a_truncated_snapshot_are_lost(n_zeros: int, tmp_path: Path) -> None:
-    tiny_store(tmp_path, 13).close()
-    path = newest_segment(tmp_path)
-    intact, n_kept = path.read_bytes(), []
-    for cut in range(HEADER_NBYTES, len(intact), 7):
-        path.write_bytes(intact[:cut] + bytes(n_zeros))
-        try:
-            damaged = repaired(tmp_path)
-        except CorruptStorage as error:  # without its metadata
-            assert str(path) in str(error)  # noqa: PT017
-            continue
-        assert any(str(path) in line for line in problems_of(damaged))
-        n_kept.append(len(assert_correct(damaged)))
-        damaged.close()
-    assert {0, 4} <= {*n_kept}
-
-
 def test_repaired_store_accepts_further_commits(tmp_path: Path) -> None:
     crash(tiny_store(tmp_path, 8))
     path = tmp_path / "00000003.log"
@@ -203,19 +183,6 @@ def test_repaired_store_accepts_further_commits(tmp_path: Path) -> None:
     assert store.slots.load(store.arrays["table"][:, 0]).tolist() == [b"%d" % k * 3 for k in (9, 10, 7, 8)]
     store.close()
     assert verify(tmp_path) == []
-
-
-def test_commits_after_a_missing_file_are_lost(tmp_path: Path) -> None:
-    store = tiny_store(tmp_path, 6, n_a_snapshot=100)
-    for number in (7, 8):
-        store.log.begin_segment()
-        commit_tiny(store, number)
-    crash(store)
-    (tmp_path / "00000002.log").unlink()
-    damaged = repaired(tmp_path)
-    assert assert_correct(damaged) == [3, 4, 5, 6]
-    assert "00000002.log is missing" in problems_of(damaged)[0]
-    damaged.close()
 
 
 def test_files_of_another_buffer_are_ignored(tmp_path: Path) -> None:
@@ -269,29 +236,6 @@ def test_store_without_readable_metadata_is_rejected(five_commits: tuple[Path, l
 
 
 EMPTY, COMMITTED = (MANIFEST, b'{"about": {}, "arrays": {}}'), (COMMIT, b"\2\0\0\0{}")
-SNAPSHOTS: list[list[tuple[int, bytes]]] = [  # see also tests/storage/test_metadata_schema.py
-    [],
-    [COMMITTED],
-    [EMPTY],
-    [EMPTY, (PATCHES, b"")],
-    [EMPTY, (COMMIT, b"")],
-    [EMPTY, (COMMIT, b"\2\0\0\0{}patch")],
-    [EMPTY, (PATCHES, b"patch"), COMMITTED],
-    [(MANIFEST, b""), COMMITTED],
-    [(MANIFEST, b'{"about": {}, "arrays": {}, "segments": {"x": "0123456789abcdef"}}'), COMMITTED],
-    [(MANIFEST, b'{"about": {}, "arrays": {}, "segments": {"1": "0123"}}'), COMMITTED],
-    [(MANIFEST, b'{"about": {}, "arrays": {"a": [[1152921504606846976], "|u1", false]}}'), COMMITTED],
-]
-
-
-@pytest.mark.parametrize("records", SNAPSHOTS)
-def test_invalid_snapshot_is_rejected(records: list[tuple[int, bytes]], tmp_path: Path) -> None:
-    log = Log.create(tmp_path)
-    log.write_snapshot(records)
-    log.close()
-    for writable in (False, True):
-        with pytest.raises(CorruptStorage, match=re.escape(str(tmp_path))):
-            ArrayStore.open(tmp_path, writable=writable)
 
 
 @pytest.mark.parametrize("writable", [False, True])

@@ -62,22 +62,6 @@ def test_record_at_requires_the_start_of_a_record(tmp_path: Path) -> None:
     segment.close()
 
 
-def test_making_room_keeps_earlier_contents_valid(tmp_path: Path) -> None:
-    segment = Segment.create(tmp_path / "segment", NUMBER, IDENTITY)
-    offset = segment.append(1, bytes(range(200)))
-    views = [segment.bytes[offset : offset + 200], segment.record_at(offset, 1)]
-    size = len(segment.bytes)
-    segment.make_room(size)
-    assert segment.room >= size
-    segment.make_room(10)
-    assert segment.room >= size, "room never shrinks"
-    segment.append(2, b"\xff" * size)
-    segment.seal()
-    views += [segment.bytes[offset : offset + 200]]
-    for view in views:
-        assert view.tobytes() == bytes(range(200))
-
-
 def test_segment_size_is_limited_to_32_bits(tmp_path: Path) -> None:
     segment = Segment.create(tmp_path / "segment", NUMBER, IDENTITY)
     segment.append(1, b"content")

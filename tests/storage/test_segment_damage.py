@@ -55,25 +55,6 @@ def test_every_flipped_bit_is_detected_and_loses_at_most_one_record(n_zeros: int
         assert str(path) in problem
 
 
-@pytest.mark.parametrize("nbytes", [8, 300])
-def test_zeroed_bytes_are_detected(nbytes: int, tmp_path: Path) -> None:
-    """As after the loss of a page on the disk."""
-    path = tmp_path / "segment"
-    written = write_segment(path, [bytes(range(200))] * 5)
-    original = path.read_bytes()
-    for start in range(len(original) - nbytes):
-        damaged = original[:start] + bytes(nbytes) + original[start + nbytes :]
-        if damaged != original:
-            put(path, damaged)
-            # One copy of the header may be lost.
-            is_harmless = start + nbytes <= HEADER_NBYTES and not start < COPY_NBYTES < start + nbytes
-            if is_harmless:
-                assert read_segment(path) == written
-            else:
-                with pytest.raises(CorruptStorage, match=str(path)):
-                    read_segment(path)
-
-
 @pytest.mark.parametrize(("content", "writable"), [(b"", True), (b"SB3CMPR\r", True), (b"PK\3\4" + bytes(100), False)])
 def test_other_files_are_rejected_unchanged(content: bytes, writable: bool, tmp_path: Path) -> None:
     path = tmp_path / "segment"
