@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Collection
@@ -356,8 +356,7 @@ def _rename_other(folder: Path, own: Collection[Path]) -> None:
     """Rename a folder that is not one of a run's own checkpoints."""
     if folder in own or not os.path.lexists(folder):
         return
-    names = (folder.with_name(f"{folder.name}.other-{number}") for number in itertools.count(1))
-    other = next(name for name in names if not os.path.lexists(name))
+    other = folder.with_name(f"{folder.name}.other-{secrets.token_hex(4)}")
     folder.rename(other)
     warn_user(f"renamed {folder}, which is not a readable checkpoint of this run, to {other.name}")
 

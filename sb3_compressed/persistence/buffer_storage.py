@@ -22,7 +22,6 @@ from sb3_compressed.persistence.checkpoint import changed_chunks, checksums_of
 from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.restoring import bind, fit_arrays, restore_values
 from sb3_compressed.persistence.sampler_state import (
-    described,
     load_sampler,
     sampler_arrays,
     sampler_values,
@@ -145,7 +144,6 @@ class BufferStorage:
             buffer_state.array_specs(buffer),
             values,
             overwrite=overwrite,
-            advice="pass storage_mode='resume' to continue it, or 'overwrite' to replace it",
             lock=lock,
         )
         return cls(buffer, store, values)
@@ -167,10 +165,9 @@ class BufferStorage:
             if report is not None:
                 report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems or ())))
             elif "sampler" in store.values and "sampler" not in values:
-                config = stored_config(store)
                 ours = "'uniform'" if buffer.bound_sampler is None else repr(buffer.bound_sampler.configuration)
                 warn_user(
-                    f"{folder} contains the state of the sampler {config and described(config)}, which is removed "
+                    f"{folder} contains the state of the sampler {stored_config(store)}, which is removed "
                     f"since this buffer has sampler={ours}"
                 )
             if arrays is not store.arrays or report is not None:
@@ -286,7 +283,7 @@ class BufferStorage:
             self._n_new_rows += n_added
             self._n_joint_rows = None
             if is_undone:
-                self._undo_failed_commit(buffer)
+                self.undo_row(buffer)
         self.commit_row(buffer)
         if buffer.bound_sampler is not None:  # not before: rows of a commit that fails are undone
             buffer.bound_sampler.add_rows(buffer, n_added)
@@ -302,12 +299,9 @@ class BufferStorage:
         return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows)
 
     def undo_row(self, buffer: ReplayRing) -> None:
-        """Restore the row that :meth:`begin_row` recorded, after an exception within ``add``; not within a block."""
-        if not self.is_in_joint_commit:
-            self._undo_failed_commit(buffer)
-
-    def _undo_failed_commit(self, buffer: ReplayRing) -> None:
-        """Restore the state before the last ``add``, which could not be committed."""
+        """Restore the state before the last ``add``, or :meth:`joint_commit`, that failed; not within such a block."""
+        if self.is_in_joint_commit:
+            return
         before = self._before
         for array, first, content in before.rows:
             array[first : first + len(content)] = content
@@ -329,7 +323,7 @@ class BufferStorage:
             changes = dict.fromkeys(self._uncommitted)
             self.store.commit(changes, *buffer_state.values_and_codecs(buffer, self._last_arrays))
         except Exception:
-            self._undo_failed_commit(buffer)
+            self.undo_row(buffer)
             raise
         self._uncommitted = []
 

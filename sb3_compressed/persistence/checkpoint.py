@@ -15,7 +15,6 @@ from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.replay_ring import ReplayRing
-from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
 from sb3_compressed.persistence.vector_slots import slots_of_rows
 from sb3_compressed.storage.array_store import ArrayStore, Change
@@ -37,8 +36,6 @@ class CheckpointHistory:
         self.latest: BufferCheckpoint | None = None
         #: The end of the log in each folder after the last save.
         self._ends: Mapping[Path, tuple[int, ...]] = {}
-        #: The lock of the last save.
-        self._lock: FolderLock | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy has no folders. Users pickle and copy the ``__dict__`` of buffers.
@@ -67,9 +64,7 @@ class CheckpointHistory:
         :raises StorageError: if the folder contains another buffer or other files
         :raises OSError: if it cannot be written; the folder is as it was
         """
-        if self._lock is not None:  # an interrupted save may not have released it
-            self._lock.release()
-        self._lock = lock = FolderLock(folder)
+        lock = FolderLock(folder)
         try:
             if has_log(folder):
                 lock.acquire()  # nobody else may write between the checks below and the save
@@ -81,15 +76,11 @@ class CheckpointHistory:
                 except StorageError:  # another process wrote to it
                     if not overwrite:
                         raise
-            may_replace = overwrite or self._is_unchanged(folder)
-            self._save(BufferCheckpoint.new(buffer, folder, lock, overwrite=may_replace), buffer, lock)
+            end = self._ends.get(folder.resolve())  # if nobody else has written to it since, it contains this buffer
+            overwrite |= end is not None and log_fingerprint(folder) == end
+            self._save(BufferCheckpoint.new(buffer, folder, lock, overwrite=overwrite), buffer, lock)
         finally:
             lock.release()
-
-    def _is_unchanged(self, folder: Path) -> bool:
-        """Return whether nobody else wrote to a folder since this buffer was saved to it or loaded from it."""
-        path = folder.resolve()
-        return path in self._ends and log_fingerprint(folder) == self._ends[path]
 
     def _save(self, checkpoint: BufferCheckpoint, buffer: ReplayRing, lock: FolderLock) -> None:
         self.latest = None  # restored if the save succeeds
@@ -209,9 +200,7 @@ class BufferCheckpoint:
         for name, first, last in chunks:
             if name in self._tables:
                 changed[first:last] = True
-        by_age = rows_by_age(buffer.pos, buffer.buffer_size, full=buffer.full)
-        unused = np.setdiff1d(np.arange(buffer.buffer_size), by_age)  # a user may have written to them
-        rows = np.concatenate([unused, by_age])
+        rows = np.roll(np.arange(buffer.buffer_size), -buffer.pos)  # the oldest first
         rows = rows[changed[rows]] if self._tables else rows[:0]
         vectors: dict[bytes, bytes] = {}  # so that equal ones are stored once
         for start in range(0, len(rows), ROWS_PER_WRITE):

@@ -152,8 +152,8 @@ def _require_same_kind(store: ArrayStore, buffer: ReplayRing) -> None:
         raise StorageError(f"n_envs is {their_envs} in the folder and {our_envs} here")
     if not _are_compatible(stored["streams"], here["streams"], buffer):
         raise StorageError(
-            f"observations are stored {_formats(stored['streams'])} in the folder and would be stored "
-            f"{_formats(here['streams'])} here; pass the compression_method and dtypes of the folder"
+            f"observations are stored as {abbreviate(stored['streams'])} in the folder and as "
+            f"{abbreviate(here['streams'])} here; pass the compression_method and dtypes of the folder"
         )
 
 
@@ -167,15 +167,6 @@ def _are_compatible(
         ours == stored[key] or (ours["codec"] == stored[key]["codec"] and isinstance(arrays[names[key][0]], np.ndarray))
         for key, ours in here.items()
     )
-
-
-def _formats(streams: Mapping[str, Mapping[str, str]]) -> str:
-    """Return how the observations of each key are stored, for messages."""
-    formats = [
-        f"{f'{key!r} ' if key else ''}with the codec {each['codec']} as {np.dtype(each['stored as'])}"
-        for key, each in streams.items()
-    ]
-    return ", ".join(formats) or "as plain arrays"
 
 
 def fit_arrays(store: ArrayStore, buffer: ReplayRing) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.config import DTYPES, to_json
+from sb3_compressed.codecs.config import DTYPES, abbreviate, to_json
 from sb3_compressed.errors import CodecError, CorruptStorage, StorageError
 from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.ring_resize import RingResize
-from sb3_compressed.samplers.config import sampler_from_config, sampler_to_config
+from sb3_compressed.samplers.config import sampler_to_config
 from sb3_compressed.storage.json_schema import parse
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import SAMPLER
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from sb3_compressed.storage.array_store import ArrayStore
 
 __all__ = [
-    "described",
     "is_sampler_array",
     "load_sampler",
     "sampler_arrays",
@@ -126,7 +125,7 @@ def load_sampler(buffer: ReplayRing, store: ArrayStore, ring: RingResize | None 
     except INVALID_STATE_ERRORS as error:
         if stored != config:
             raise StorageError(
-                f"{folder} contains the state of {described(stored)}, which does not fit {described(config)}: {error}; "
+                f"{folder} contains the state of {abbreviate(stored)}, which does not fit {bound.sampler}: {error}; "
                 "pass the sampler of the folder, or begin anew with sampler='uniform' once"
             ) from error
         raise CorruptStorage(f"{folder}: the state of its sampler is invalid: {error}") from error
@@ -163,13 +162,3 @@ def _arrays_in(
         n_items = bound.n_rows * bound.n_envs
         arrays[name.removeprefix(PREFIX)] = stored.reshape(n_items, *spec.shape[2:]) if is_of_items else stored
     return arrays
-
-
-def described(config: Mapping[str, Any]) -> str:
-    """Return a configuration for a message."""
-    if "class" in config:
-        return str(config["class"])
-    try:
-        return repr(sampler_from_config(config))
-    except (TypeError, ValueError):
-        return str(config["name"])

@@ -123,17 +123,15 @@ class ArrayStore:
         values: Mapping[str, Any],
         *,
         overwrite: bool = False,
-        advice: str = "pass overwrite=True to replace it",
         lock: FolderLock | None = None,
     ) -> ArrayStore:
         """Create a store whose arrays are zero.
 
         :param overwrite: whether it may replace an existing store, which stays until this one is complete
-        :param advice: what the user can do, for the error message if there is an existing store
         :param lock: a lock of the folder, which the caller releases after errors; it is acquired
         :raises StorageError: if the folder contains a store that may not be replaced, or other files
         """
-        log = Log.create(folder, overwrite=overwrite, advice=advice, lock=lock)
+        log = Log.create(folder, overwrite=overwrite, lock=lock)
         try:
             store = cls(log, metadata, specs, {name: spec.zeros() for name, spec in specs.items()}, values)
             store.write_snapshot()
@@ -481,11 +479,6 @@ class ArrayStore:
                 yield PATCHES, patch
         yield self._manifest_record(live)  # a second copy, in case one is damaged
         yield COMMIT, commit_record({"values": self.values, "codecs": self.codecs})
-
-    @property
-    def tables(self) -> dict[str, NDArray[np.int64]]:
-        """The tables of slots, by name."""
-        return {name: self.arrays[name] for name, spec in self.specs.items() if spec.is_table}
 
     def live_segments(self) -> set[int]:
         """Return the numbers of the segments that tables refer to, or that contain codecs in use."""

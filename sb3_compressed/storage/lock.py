@@ -62,12 +62,12 @@ class FolderLock:
         :raises StorageError: if the file system has no locks, or if ``lock`` is not a regular file
         :raises OSError: if the folder cannot be written to
         """
-        if not self.is_owned:
-            try:
+        try:
+            if not self.is_owned:
                 self._acquire()
-            except BaseException:
-                self.release()
-                raise
+        except BaseException:
+            self.release()
+            raise
         return self
 
     def release(self) -> None:

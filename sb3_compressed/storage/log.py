@@ -92,11 +92,10 @@ class Log:
     # -- opening ---------------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, folder: Path, *, overwrite: bool = False, advice: str = "", lock: FolderLock | None = None) -> Log:
+    def create(cls, folder: Path, *, overwrite: bool = False, lock: FolderLock | None = None) -> Log:
         """Return a log without segments; its first :meth:`write_snapshot` replaces the state of an existing log.
 
         :param overwrite: whether there may be an existing log
-        :param advice: what the user can do, for the error message if there is an existing log
         :param lock: a lock of the folder, which the caller releases after errors; it is acquired
         :raises StorageError: if the folder contains a log already, or other files
         """
@@ -111,7 +110,10 @@ class Log:
             log = cls(folder, lock.acquire())
             existing = segment_numbers(folder)
             if existing and not overwrite:
-                raise StorageError(f"{folder} already contains a buffer; {advice}")
+                raise StorageError(
+                    f"{folder} already contains a buffer; pass another folder, storage_mode='resume' or 'overwrite' to "
+                    "a new buffer, or overwrite=True when you save one"
+                )
             log.next_number = max(existing, default=-1) + 1
         except BaseException:
             lock.release()
@@ -397,7 +399,7 @@ class Log:
         :raises OSError: if the disk is full
         """
         numbers = [*numbers]
-        copy = Log.create(folder, advice="pass an empty or a new folder")
+        copy = Log.create(folder)
         try:
             for number in numbers:
                 link_or_copy(self._path(number), copy._path(number))

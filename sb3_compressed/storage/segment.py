@@ -42,7 +42,6 @@ NO_HEADER = bytes(HEADER_NBYTES)
 MAX_NBYTES = (1 << 32) - 1
 MIN_GROWTH = 1 << 20
 BLOCK_NBYTES = 1 << 20  # bytes that are read or written at a time
-MIN_BLOCK_NBYTES = 1 << 12  # bytes of the first read, since there is often little
 #: How often a record that another process may be writing is read before it counts as damaged.
 TRIES = 1000
 
@@ -269,55 +268,27 @@ class Segment:
                 if problems is None:
                     raise
                 problems.append(str(error))
-            resumed = self._find_record(self.end + 1, limit)
-            if resumed is None:
+            data = self._read(self.end + 1, BLOCK_NBYTES)
+            places = range(len(data) - HEADER_NBYTES + 1)
+            skipped = next((at for at in places if self._is_header(data[at : at + HEADER_NBYTES])), None)
+            if skipped is None:
                 return
-            self.end = resumed
+            self.end += 1 + skipped
 
     def _records(self, limit: int | None, *, is_growing: bool) -> Iterator[Record]:
         """Yield the records from :attr:`end` on, and raise at a damaged one."""
-        block_nbytes = MIN_BLOCK_NBYTES
         while limit is None or self.end < limit:
-            block_nbytes = min(4 * block_nbytes, BLOCK_NBYTES)
-            for record in self._records_of_block(
-                block_nbytes if limit is None else min(block_nbytes, limit - self.end)
-            ):
-                self.end = record.end
-                yield record
-            if limit is not None and self.end >= limit:
+            record = self._next_record(TRIES if is_growing else 1)
+            if record is None:
                 break
-            # What remains is a large record, the end, or damage.
-            large = self._next_record(TRIES if is_growing else 1)
-            if large is None:
-                break
-            self.end = large.end
-            yield large
+            self.end = record.end
+            yield record
         if limit is not None and self.end != limit:
             raise CorruptStorage(f"{self.path} ends at byte {self.end}, but must have {limit} bytes")
         if not self.is_writable:
             if self.end > len(self._mapped):
                 self._map()
             self.bytes = self._mapped[: self.end]  # a writer truncates the file here when it ends
-
-    def _records_of_block(self, nbytes: int) -> Iterator[Record]:
-        """Yield the complete records among the next bytes, much faster than one by one."""
-        from sb3_compressed.storage.record_kernels import find_records  # on first use: importing numba is slow
-
-        start = self.end
-        data = np.frombuffer(self._read(start, nbytes), np.uint8)
-        found = np.empty((len(data) // HEADER_NBYTES, 3), np.int64)
-        n_found = find_records(data, np.uint64(self.id), found)
-        for kind, offset, content_nbytes in found[:n_found].tolist():
-            yield Record(kind, start + offset, data[offset : offset + content_nbytes])
-
-    def _find_record(self, start: int, limit: int | None) -> int | None:
-        """Return the offset of the first complete record from a byte on, after damage."""
-        from sb3_compressed.storage.record_kernels import find_record
-
-        size = min(len(self._mapped), os.fstat(self._file.fileno()).st_size)
-        data = self._mapped[start : size if limit is None else min(size, limit)]
-        at = find_record(data, np.uint64(self.id))
-        return None if at < 0 else start + int(at)
 
     def _next_record(self, n_tries: int) -> Record | None:
         """Return the record at the end so far, ``None`` if there is none or it is truncated."""

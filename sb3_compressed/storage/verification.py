@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from os import PathLike
 
 import numpy as np
 
-from sb3_compressed.codecs import Codec, available_codecs
-from sb3_compressed.codecs.registry import codec_class
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.array_store import ArrayStore
@@ -56,9 +53,9 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
         return [str(error)]
     try:
         found = [*(store.problems or ()), *_invalid_metadata(store)]
-        for index, table in enumerate(store.tables, start=1):
-            found += damaged_slots(store, table).values()
-            report(index / len(store.tables))
+        for index, (name, spec) in enumerate(store.specs.items(), start=1):
+            found += damaged_slots(store, name).values() if spec.is_table else ()
+            report(index / len(store.specs))
         found += damaged_codecs(store).values()
     finally:
         store.close()
@@ -70,21 +67,21 @@ def damaged_slots(store: ArrayStore, table: str) -> dict[int, str]:
 
     All bytes of the slots, their payloads and codecs are checked, in bounded memory.
     """
-    addresses, kind = addresses_in(store.arrays[table]), _codec_of(store, table)
+    addresses = addresses_in(store.arrays[table])
     found: dict[int, str] = {}
     for start in range(0, len(addresses), SLOTS_AT_ONCE):
         chunk = addresses[start : start + SLOTS_AT_ONCE]
         try:
-            store.slots.reader.locate(chunk, 0, kind)
+            store.slots.reader.locate(chunk, 0)
         except CorruptPayload:
-            found |= {int(each): reason for each in chunk if (reason := _damage(store, each, kind)) is not None}
+            found |= {int(each): reason for each in chunk if (reason := _damage(store, each)) is not None}
     return found
 
 
-def _damage(store: ArrayStore, address: np.int64, kind: type[Codec] | None) -> str | None:
+def _damage(store: ArrayStore, address: np.int64) -> str | None:
     """Return what is wrong with a slot, ``None`` if it can be read."""
     try:
-        store.slots.reader.locate(np.array([address]), 0, kind)
+        store.slots.reader.locate(np.array([address]), 0)
     except CorruptPayload as error:
         return error.reason
     return None
@@ -106,19 +103,8 @@ def _invalid_metadata(store: ArrayStore) -> Iterator[str]:
     if not store.metadata:
         return
     folder, shapes = store.log.folder, {name: spec.shape for name, spec in store.specs.items()}
-    for check in (
-        partial(check_buffer, store.metadata, shapes, folder),
-        partial(check_values, store.values, shapes.get("actions", (0,))[0], f"{folder}: invalid values"),
-    ):
-        try:
-            check()
-        except CorruptStorage as error:  # noqa: PERF203  # there are two
-            yield str(error)
-
-
-def _codec_of(store: ArrayStore, table: str) -> type[Codec] | None:
-    """Return the class of the codecs that wrote the slots of a table, ``None`` if its name is missing or unknown."""
-    streams = store.metadata.get("streams")
-    stream = streams.get(table.partition("/")[2]) if isinstance(streams, dict) else None
-    name = stream.get("codec") if isinstance(stream, dict) else None
-    return codec_class(name) if isinstance(name, str) and name in available_codecs() else None
+    try:
+        check_buffer(store.metadata, shapes, folder)
+        check_values(store.values, shapes.get("actions", (0,))[0], f"{folder}: invalid values")
+    except CorruptStorage as error:
+        yield str(error)

@@ -230,7 +230,6 @@ def test_slots_of_a_codec_of_another_class_raise(other: Any, images: Path) -> No
     store.close()
     name = "zstd-dict" if isinstance(other, ZstdDict) else "no trainable codec"
     match = rf"{re.escape(str(images))}/\d+.log, the slot at byte \d+, is by {name}, not by delta"
-    assert [line for line in verify(images) if re.search(match, line)]
     with pytest.raises(CorruptPayload, match=match):
         load_checkpoint(images, device="cpu")
     buffer = load_checkpoint(images, device="cpu", follow=True)

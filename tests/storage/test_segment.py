@@ -169,14 +169,3 @@ def test_interrupt_leaves_the_complete_record_or_none(tmp_path: Path) -> None:
         segment.close()  # without truncating the tail
         assert [each for each in read_segment(path) if each != interrupted] == [(1, b"first"), (3, b"!")]
     assert interrupt.n_lines > 5
-
-
-def test_a_segment_is_replaced_by_another_file_but_not_by_none(tmp_path: Path) -> None:
-    write_segment(tmp_path / "segment", CONTENTS)
-    segment = Segment(tmp_path / "segment")
-    assert not segment.is_replaced()
-    (tmp_path / "segment").unlink()
-    assert not segment.is_replaced()
-    write_segment(tmp_path / "segment", CONTENTS)
-    assert segment.is_replaced()
-    segment.close()

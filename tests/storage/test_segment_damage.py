@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from drawn_examples import examples
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.kernels.checksum import checksum
-from sb3_compressed.storage.record_kernels import find_record
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.segment_header import FORMAT_VERSION
 from storage.segments import (
@@ -22,7 +17,6 @@ from storage.segments import (
     put,
     read_segment,
     record_nbytes,
-    record_of,
     records_of,
     write_segment,
 )
@@ -111,15 +105,3 @@ def test_record_of_another_segment_is_rejected(tmp_path: Path) -> None:
         assert kinds == [kind_of(k) for k in range(3) if k != index]
         segment.close()
         start = end
-
-
-# -- after damage --------------------------------------------------------------------------------------------
-
-
-@examples(150)
-@given(before=st.binary(max_size=80), content=st.binary(max_size=60), behind=st.binary(max_size=40))
-def test_record_is_found_after_arbitrary_bytes(before: bytes, content: bytes, behind: bytes) -> None:
-    data = np.frombuffer(before + record_of(5, content) + behind, np.uint8)
-    assert find_record(data, np.uint64(0)) == len(before)
-    assert find_record(data, np.uint64(1)) == -1, "of another segment"
-    assert find_record(data[: len(before) + record_nbytes(len(content)) - 1], np.uint64(0)) == -1
