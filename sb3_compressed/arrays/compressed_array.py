@@ -411,7 +411,7 @@ class CompressedArray(ArrayLike):
             each
             for each in others
             if each.shape == self.shape
-            and each._store.writer.state is self._store.writer.state  # references are valid in one store only
+            and each._store.writer is self._store.writer  # references are valid in one store only
             and each._table.flags.writeable
         ]
 

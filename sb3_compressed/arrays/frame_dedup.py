@@ -45,9 +45,9 @@ class FrameDeduplicator:
         self.encoder = encoder
         self._detector = detector
         self._trainer = CodecTrainer()
-        #: References to the slots of the last row, one of each environment, and in which state of a store they are.
+        #: References to the slots of the last row, one of each environment, and the writer of the log that they are in.
         self._last: NDArray[Any] | None = None
-        self._last_state: object = None
+        self._last_writer: object = None
         self._previous: PreviousRow | None = None  # its observations
         #: The arrays of the stream by their ids. It does not keep them alive: they refer to this object.
         self.arrays: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -64,7 +64,7 @@ class FrameDeduplicator:
         :raises Exception: what the codec's training raised, once; these rows can be encoded again
         """
         first, encoder = rows[0], self.encoder
-        if self._last_state is not store.writer.state:
+        if self._last_writer is not store.writer:
             self.forget_last_row()
         if self._detector is not None:
             if len(rows) > 1:
@@ -109,7 +109,7 @@ class FrameDeduplicator:
         :raises Exception: what the codec's training raised, once
         """
         n_steps, width, *item_shape = steps.shape
-        before = self._last, self._last_state, self._previous, self.encoder.layout
+        before = self._last, self._last_writer, self._previous, self.encoder.layout
         self.forget_last_row()
         if previous is not None and store.gather(previous, self.encoder.n_frames).is_uniform:
             self._set_last(store, previous)
@@ -122,9 +122,9 @@ class FrameDeduplicator:
             if n_steps % 2:
                 references[-1:] = self.encode_rows(store, steps[-1])
         finally:
-            last, state, last_row, layout = before
+            last, writer, last_row, layout = before
             if layout is self.encoder.layout:
-                self._last, self._last_state, self._previous = last, state, last_row
+                self._last, self._last_writer, self._previous = last, writer, last_row
             else:  # they are those of whole items
                 self.forget_last_row()
         return references
@@ -133,7 +133,7 @@ class FrameDeduplicator:
         """Store the next row in full."""
         # In this order, whatever interrupts it: no row is valid without slots.
         self._previous = None
-        self._last = self._last_state = None
+        self._last = self._last_writer = None
 
     def _set_last(self, store: SlotStore, references: NDArray[Any]) -> None:
         if self._last is not None and self._last.shape == references.shape:
@@ -142,7 +142,7 @@ class FrameDeduplicator:
             last = store.new_table(references.shape)  # which keeps the slots that it refers to
             last[...] = references
             self._last = last  # only now, whatever interrupts this
-        self._last_state = store.writer.state
+        self._last_writer = store.writer
 
     def adopt(self, store: SlotStore) -> None:
         """Keep the slots of the last row in a copy of the store, after copying or unpickling."""
@@ -208,13 +208,13 @@ class FrameDeduplicator:
                 )
 
     def __getstate__(self) -> dict[str, Any]:
-        # The payloads contain the same as the previous row. In memory, :meth:`adopt` sets the state of the store again.
-        state = {**self.__dict__, "_previous": None, "_last_state": None}
+        # The payloads contain the same as the previous row. In memory, :meth:`adopt` sets the writer again.
+        state = {**self.__dict__, "_previous": None, "_last_writer": None}
         return {name: value for name, value in state.items() if name not in NOT_COPIED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         of_03 = {"_unchosen", "budget", "was_chosen", "_last_slots"}
-        self.__dict__.update(arrays=WeakValueDictionary(), last_assigned=(0, 0), _last=None, _last_state=None)
+        self.__dict__.update(arrays=WeakValueDictionary(), last_assigned=(0, 0), _last=None, _last_writer=None)
         self.__dict__.update({name: value for name, value in state.items() if name not in of_03})
         codec: Any = self.encoder.codec
         if state.get("was_chosen") and codec.name == "delta":  # it has the coder that 0.3.0 had chosen

@@ -37,8 +37,6 @@ class SlotWriter:
     :param log: the log to write to
     :param reader: reads from it
     :ivar n_failed: how often slots could not be written, as on a full disk
-    :ivar state: an object that is replaced when references of tables may be invalid, as after a truncated log.
-        References can be copied between tables whose stores have the same one
     """
 
     #: Rows of which slots and payloads are cached: a stack refers to frames that are at most as old as it is long.
@@ -47,7 +45,6 @@ class SlotWriter:
     def __init__(self, log: SlotLog, reader: SlotReader) -> None:
         self._log, self._reader = log, reader
         self.n_failed = 0
-        self.state: object = log
         self._segment, self._segment_id = -1, np.uint64(0)
         # By the id of a slot, or the inverted id of a payload: its offset, that of the codec that wrote it, and the
         # object itself, so that no other one gets the id.
@@ -92,10 +89,6 @@ class SlotWriter:
         self._reader.drop_cached(self._log.segments)
         self._segment_id = np.uint64(segment.id)
         self._segment = segment.number  # only now: whatever interrupts this, no offset of another one is cached
-
-    def reset(self) -> None:
-        """Clear the cache after the log was truncated."""
-        self._segment, self.state = -1, object()
 
     def clear_cache(self) -> None:
         """Drop the slots that it keeps."""

@@ -23,7 +23,6 @@ from sb3_compressed.persistence.restoring import load_into, require_buffer
 from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.samplers.config import sampler_from_config
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.damaged_store import DamagedStore, open_damaged
 from sb3_compressed.storage.log import has_log, log_fingerprint, require_log
 from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
@@ -69,7 +68,7 @@ def open_to_load(
     if is_mixed(path):
         raise StorageError(f"{path} contains a mixed buffer: load it with load_checkpoint")
     _require_buffer_folder(path)
-    return open_damaged(path, writable=False, rows=rows) if repair else ArrayStore.open(path, rows=rows)
+    return ArrayStore.open(path, rows=rows, repair=repair)
 
 
 def _require_buffer_folder(path: Path) -> None:
@@ -99,7 +98,7 @@ def buffer_from_store(
     """
     report = None
     try:
-        if isinstance(store, DamagedStore):
+        if store.problems is not None:
             report = repair_store(store)
         if about_storage := sorted(STORAGE_ARGUMENTS & set(given)):
             raise StorageError(
@@ -122,8 +121,8 @@ def buffer_from_store(
         buffer = _construct(cls, store, stored, given)
         checkpoint = load_into(buffer, store)
         buffer._formats = formats_of(buffer)  # some may be those of arrays that a user assigned
-        if isinstance(store, DamagedStore) and report is not None:
-            report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
+        if report is not None:
+            report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems or ())))
         buffer.repair_report = report
         if report is None:
             buffer._checkpoints.begin_with(checkpoint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import secrets
@@ -24,9 +23,7 @@ from sb3_compressed.callbacks.checkpoint_folder import (
     REPLACED,
     latest_checkpoint,
     list_checkpoints,
-    read_run,
     write_manifest,
-    write_run,
 )
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.warning import warn_user
@@ -63,10 +60,9 @@ class BufferCheckpointCallback(BaseCallback):
         callback = BufferCheckpointCallback(50_000, "checkpoints", keep=2, resume=True)
         model.learn(1_000_000 - model.num_timesteps, callback=callback, reset_num_timesteps=False)
 
-    A folder belongs to one run, which has a random id, and is locked while the run trains. A callback that is passed to
-    ``learn`` again continues its run; a new callback does so with ``resume=True``. Only checkpoints of its own run are
-    deleted. Damaged checkpoints and unrelated folders are skipped with a warning, and renamed if a checkpoint needs
-    their name.
+    A folder belongs to one run, and is locked while the run trains. A callback that is passed to ``learn`` again
+    continues its run; a new callback does so with ``resume=True``. Damaged checkpoints and unrelated folders are
+    skipped with a warning, and renamed if a checkpoint needs their name.
 
     SB3 does not notify callbacks of exceptions, Ctrl-C included, so the folder of a training that ended with one stays
     locked for others until :meth:`close`, or until its process ends. The same callback can go on.
@@ -114,7 +110,10 @@ class BufferCheckpointCallback(BaseCallback):
         self.resume = resume
         self.overwrite = overwrite
         self._last_save = self._last_attempt = 0
-        self._run: str | None = None
+        #: Whether the run has begun, also in an earlier training with this callback.
+        self._has_begun = False
+        #: Checkpoints of the run that this one replaces, until its first one is complete.
+        self._replaced: set[Path] = set()
         self._trained_model: Any = None
         self._lock: FolderLock | None = None
 
@@ -186,14 +185,13 @@ class BufferCheckpointCallback(BaseCallback):
             normalized.save(str(unfinished / "vecnormalize.pkl"))
         before, _ = list_checkpoints(self.path)
         number = before[-1].number + 1 if before else 1
-        assert self._run is not None
-        write_manifest(unfinished, number, self.num_timesteps, self._run)
+        write_manifest(unfinished, number, self.num_timesteps)
         for file in unfinished.iterdir():
             flush_path(file)
         buffer = self._buffer()
         self._save_buffer(buffer, unfinished / "buffer")
         flush_path(unfinished)
-        own = {each.folder for each in before if self.overwrite or each.run == self._run}
+        own = {each.folder for each in before}
         replaced = folder.with_suffix(REPLACED)
         _rename_other(folder, own)
         if folder in own:  # the run was resumed from an earlier step
@@ -206,6 +204,7 @@ class BufferCheckpointCallback(BaseCallback):
         self._last_save = self.num_timesteps
         if folder in own:
             _delete(replaced)
+        self._replaced.discard(folder)
         self._delete_old()
         seconds = time.perf_counter() - begin
         self.logger.record("checkpoint/seconds", seconds)
@@ -234,12 +233,13 @@ class BufferCheckpointCallback(BaseCallback):
             _remove(folder)
 
     def _delete_old(self) -> None:
-        """Delete old checkpoints of this run, and all of a run that it overwrites."""
+        """Delete old checkpoints, and all of a run that this one replaces."""
         checkpoints, _ = list_checkpoints(self.path)
-        own = [each for each in checkpoints if each.run == self._run]
-        others = [each for each in checkpoints if each not in own] if self.overwrite else []
-        for each in [*own[: -self.keep], *others]:
-            _delete(each.folder)
+        newest = [each.folder for each in checkpoints if each.folder not in self._replaced][-self.keep :]
+        for each in checkpoints:
+            if each.folder not in newest:
+                _delete(each.folder)
+        self._replaced = set()
 
     # -- validation --------------------------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class BufferCheckpointCallback(BaseCallback):
         if self.model is self._trained_model:
             return
         checkpoints, _ = list_checkpoints(self.path)
-        own = [each for each in checkpoints if each.run == self._run]
+        own = [each for each in checkpoints if each.folder not in self._replaced]
         oldest = min(own, key=lambda each: each.num_timesteps, default=None)
         if oldest is not None and self.model.num_timesteps < oldest.num_timesteps:
             raise StorageError(
@@ -303,34 +303,29 @@ class BufferCheckpointCallback(BaseCallback):
                 "an exception, call callback.close() of its callback, or end its process"
             ) from None
         try:
-            self._run = self._choose_run()
+            self._begin_run()
         except BaseException:
             self._lock.release()
             raise
         return True
 
-    def _choose_run(self) -> str:
-        """Return the id of the run that saves to the folder, and write it to ``run.json``.
+    def _begin_run(self) -> None:
+        """Begin or continue a run, unless an earlier training with this callback did.
 
         :raises StorageError: if the folder contains another run
         """
-        stored = read_run(self.path)
+        if self._has_begun:
+            return
         checkpoints, damaged = list_checkpoints(self.path)
-        runs = [each.run for each in checkpoints]
-        run = self._run if stored is None and self._run in runs else stored  # run.json may be lost
-        if run is None or run != self._run:  # not an earlier training with this callback
-            newest = [self.path / name for name in (NEWEST, f"{NEWEST}-0") if (self.path / name).exists()]
-            existing = [*(each.folder for each in checkpoints), *damaged, *newest]
-            if existing and not (self.resume or self.overwrite):
-                raise StorageError(
-                    f"{self.path} contains {existing[0].name} of another run: pass resume=True to continue that run "
-                    "from its latest_checkpoint, overwrite=True to replace it, or another path"
-                )
-            earlier = run or next(reversed(runs), None) if self.resume else None
-            run = earlier or secrets.token_hex(8)
-        if run != stored:
-            write_run(self.path, run)
-        return run
+        newest = [self.path / name for name in (NEWEST, f"{NEWEST}-0") if (self.path / name).exists()]
+        existing = [*(each.folder for each in checkpoints), *damaged, *newest]
+        if existing and not (self.resume or self.overwrite):
+            raise StorageError(
+                f"{self.path} contains {existing[0].name} of another run: pass resume=True to continue that run "
+                "from its latest_checkpoint, overwrite=True to replace it, or another path"
+            )
+        self._replaced = {each.folder for each in checkpoints} if self.overwrite else set()
+        self._has_begun = True
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lock": None}
@@ -361,8 +356,7 @@ def _rename_other(folder: Path, own: Collection[Path]) -> None:
     """Rename a folder that is not one of a run's own checkpoints."""
     if folder in own or not os.path.lexists(folder):
         return
-    names = (folder.with_name(f"{folder.name}.other-{number}") for number in itertools.count(1))
-    other = next(name for name in names if not os.path.lexists(name))
+    other = folder.with_name(f"{folder.name}.other-{secrets.token_hex(4)}")
     folder.rename(other)
     warn_user(f"renamed {folder}, which is not a readable checkpoint of this run, to {other.name}")
 

@@ -1,12 +1,11 @@
 """Progress bars on the standard error, with Rich.
 
-Where bars cannot be redrawn, a line is printed from time to time and one when the work is done: where the standard
-error is not a terminal, or one without cursor control, and in a notebook without ipywidgets, which Rich needs there.
+Where bars cannot be redrawn, Rich prints one line when the work is done: where the standard error is not a terminal, or
+one without cursor control, and in a notebook without ipywidgets, which Rich needs there.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -26,8 +25,6 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
     from rich.console import Console  # importing Rich is slow
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from sb3_compressed.common.line_progress import LineProgress
-
     # Colors of the terminal's own theme: Rich's are for dark backgrounds.
     bar = BarColumn(style="bright_black", complete_style="cyan", finished_style="green")
     columns = TextColumn("{task.description}", markup=False), bar, MofNCompleteColumn(), TimeRemainingColumn()
@@ -35,8 +32,6 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
     # In a notebook without ipywidgets, Rich would warn and show nothing.
     force_jupyter = None if find_spec("ipywidgets") else False
     console = Console(stderr=True, quiet=not is_shown, force_jupyter=force_jupyter)
-    if is_shown and not console.is_jupyter and (not console.is_terminal or console.is_dumb_terminal):
-        return LineProgress(console=console, is_transient=transient)
     return Progress(*columns, console=console, disable=not is_shown, transient=transient)
 
 
@@ -44,7 +39,7 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
 def progress_bar(total: int, description: str, *, is_shown: bool) -> Iterator[Callable[[int], None]]:
     """Show a progress bar during the block; yield the function that advances it.
 
-    Without Rich (``pip install '.[cli]'``), only one line is printed when the work is done.
+    Without Rich (``pip install '.[cli]'``), nothing is printed.
 
     >>> with progress_bar(3, "counting sheep", is_shown=False) as advance:
     ...     for _ in range(3):
@@ -59,14 +54,7 @@ def progress_bar(total: int, description: str, *, is_shown: bool) -> Iterator[Ca
     try:
         progress = new_progress()
     except ImportError:  # Rich is an optional dependency
-        n_done = 0
-
-        def advance(n: int) -> None:
-            nonlocal n_done
-            n_done += n
-
-        yield advance
-        print(f"{description} {n_done}/{total}", file=sys.stderr)
+        yield lambda n: None
         return
     with progress:
         task = progress.add_task(description, total=total)

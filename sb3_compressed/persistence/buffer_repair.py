@@ -18,17 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.errors import CorruptStorage
-from sb3_compressed.persistence.buffer_state import is_observation
+from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.persistence.sampler_state import without_sampler
 from sb3_compressed.samplers.episode_table import CURRENT, EpisodeTable
-from sb3_compressed.storage.array_store import check_item_counts
+from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import row_chunks
-from sb3_compressed.storage.damaged_store import DamagedStore
-from sb3_compressed.storage.manifest import ArraySpec
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.metadata_schema import check_values
-from sb3_compressed.storage.verification import damaged_slots
+from sb3_compressed.storage.verification import damaged_codecs, damaged_slots
 
 __all__ = ["RepairReport", "repair_store"]
 
@@ -37,7 +35,8 @@ __all__ = ["RepairReport", "repair_store"]
 class RepairReport:
     """Which transitions a repair excluded.
 
-    Those of damaged commits at the very end are no longer in the buffer and not counted; ``problems`` lists the damage.
+    Those of commits after the first damaged one are no longer in the buffer and not counted; ``problems`` lists the
+    damage.
 
     :param dropped: row and environment of each damaged transition, ``(n, 2)``, the oldest first
     :param n_transitions: number of transitions in the buffer, damaged ones included
@@ -57,47 +56,50 @@ class RepairReport:
         )
 
 
-def repair_store(store: DamagedStore) -> RepairReport:
+def repair_store(store: ArrayStore) -> RepairReport:
     """Exclude the damaged transitions of a buffer from its arrays, in memory; warn if there are any.
 
+    :param store: opened for a repair
+    :raises StorageError: if a process writes to it
     :raises CorruptStorage: if the values or the shapes of the arrays are invalid
     """
-    if store.metadata:
-        invalid = f"{store.log.folder}: its values are invalid"
-        check_values(store.values, store.n_ring_rows, invalid, may_lack=bool(store.problems))
-        if not store.problems:
-            check_item_counts(store.log.folder, store.values, store.tables)
-    rewards, values = store.arrays.get("rewards"), store.values
-    if rewards is None:  # no save was completed
-        return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(store.problems))
+    folder, values = store.log.folder, store.values
+    problems = store.problems
+    assert problems is not None
+    if not store.log.is_writable and FolderLock.is_locked(folder):
+        raise StorageError(f"{folder} is being written to; close the buffer that writes to it before repairing")
+    for name, damage in damaged_codecs(store).items():  # a writer creates new ones
+        problems.append(damage)
+        del store.codecs[name]
+    rewards = store.arrays.get("rewards")
+    if not store.metadata or rewards is None:  # no save was completed
+        return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(problems))
+    check_values(values, store.n_ring_rows, f"{folder}: its values are invalid")
     _check_shapes(store)
-    is_damaged = _damaged_transitions(store)
-    by_age = rows_by_age(int(values.get("pos", 0)), len(rewards), full=bool(values.get("full", False)))
-    n_none = 0
-    if not _has_next(store) and values.get("full"):  # the next row has an observation and no transition
-        by_age, n_none = by_age[1:], 1
+    is_damaged = _damaged_transitions(store, problems)
+    by_age = rows_by_age(values["pos"], len(rewards), full=values["full"])
     ages, envs = np.nonzero(is_damaged[by_age])
     report = RepairReport(
         dropped=np.stack([by_age[ages], envs], axis=1).astype(np.int64),
         n_transitions=is_damaged[by_age].size,
-        problems=tuple(dict.fromkeys(store.problems)),
+        problems=tuple(dict.fromkeys(problems)),
     )
     if len(report.dropped):
-        if n_none:
-            is_damaged[int(values["pos"])] = True
-            by_age = np.append(int(values["pos"]), by_age)
-        if not _has_next(store):
-            _add_next_observations(store)
+        if not any(name.startswith("next_observations") for name in store.arrays):
+            raise CorruptStorage(
+                f"{folder}: transitions of a buffer with optimize_memory_usage=True and "
+                f"handle_timeout_termination=False cannot be excluded one by one: {report}"
+            )
         if (episodes := EpisodeTable.among(store.arrays)) is not None:
-            episodes.exclude(is_damaged, by_age, int(values["pos"]), store.arrays["dones"])
+            episodes.exclude(is_damaged, by_age, values["pos"], store.arrays["dones"])
         else:
             _replace(store.arrays, is_damaged, by_age, values)
     if report.problems:
-        warn_user(f"{store.log.folder}: {report}")
+        warn_user(f"{folder}: {report}")
     return report
 
 
-def _check_shapes(store: DamagedStore) -> None:
+def _check_shapes(store: ArrayStore) -> None:
     """Raise if an array does not have an element for each transition.
 
     :raises CorruptStorage: naming the array
@@ -111,38 +113,26 @@ def _check_shapes(store: DamagedStore) -> None:
             raise CorruptStorage(f"{store.log.folder}: the shape of {name} must begin with {expected}, got {found}")
 
 
-def _damaged_transitions(store: DamagedStore) -> NDArray[np.bool_]:
-    """Return which transitions are damaged, ``(n_rows, n_envs)``; clear the slots that cannot be read."""
+def _damaged_transitions(store: ArrayStore, problems: list[str]) -> NDArray[np.bool_]:
+    """Return which transitions are damaged, ``(n_rows, n_envs)``; clear the slots that cannot be read.
+
+    :param problems: receives the damage of slots
+    """
     arrays = store.arrays
-    is_damaged = np.repeat(store.lost_rows[:, np.newaxis], arrays["rewards"].shape[1], axis=1)
+    lost_rows = np.zeros((len(arrays["rewards"]), 1), np.bool_)
+    for name, lost in store.lost_rows.items():
+        if store.specs[name].is_ring:
+            lost_rows[lost] = True
+    is_damaged = np.repeat(lost_rows, arrays["rewards"].shape[1], axis=1)
     for name, spec in store.specs.items():
         if spec.is_table:
             damage = damaged_slots(store, name)
-            store.problems += damage.values()
+            problems += damage.values()
             for rows in row_chunks(arrays[name]) if damage else ():
                 is_lost = np.isin(arrays[name][rows], list(damage))
                 arrays[name][rows][is_lost] = 0
                 is_damaged[rows] |= is_lost
-        if not _has_next(store) and is_observation(name):  # and, of the row before, next observations
-            missing = arrays[name] == 0 if spec.is_table else store.lost_rows[:, np.newaxis]
-            is_damaged |= np.roll(missing, -1, axis=0)
     return is_damaged
-
-
-def _has_next(store: DamagedStore) -> bool:
-    return any(name.startswith("next_observations") for name in store.arrays)
-
-
-def _add_next_observations(store: DamagedStore) -> None:
-    """Add arrays of next observations where SB3 reads them from the following row, which may be damaged."""
-    specs: dict[str, ArraySpec] = {}
-    arrays: dict[str, Any] = {}
-    for name, array in store.arrays.items():
-        specs[name], arrays[name] = store.specs[name], array
-        if is_observation(name):
-            specs[f"next_{name}"], arrays[f"next_{name}"] = store.specs[name], np.roll(array, -1, axis=0)
-    arguments = {**store.metadata["arguments"], "optimize_memory_usage": False}
-    store.replace_arrays({**store.metadata, "arguments": arguments}, specs, arrays)
 
 
 def _replace(

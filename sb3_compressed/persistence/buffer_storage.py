@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.assignment import assign_values
-from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
@@ -22,22 +22,17 @@ from sb3_compressed.persistence.checkpoint import changed_chunks, checksums_of
 from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.restoring import bind, fit_arrays, restore_values
 from sb3_compressed.persistence.sampler_state import (
-    described,
     load_sampler,
     sampler_arrays,
     sampler_values,
     stored_config,
     without_sampler,
 )
-from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change, check_item_counts
+from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.chunks import row_chunks
-from sb3_compressed.storage.damaged_store import DamagedStore, move_slots_from_damaged_files, open_damaged
 from sb3_compressed.storage.lock import FolderLock
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-__all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "JointCommit", "StorageLocation", "StorageMode"]
+__all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "StorageLocation", "StorageMode"]
 
 StorageLocation = str | PathLike[str]
 """Where slots are stored: ``"memory"``, or a folder."""
@@ -61,7 +56,6 @@ class StateBefore(NamedTuple):
     :param full: of the buffer
     :param n_uncommitted: the number of changes that were not committed
     :param n_new_rows: the number of rows that were added since the last flush
-    :param n_failed: how often slots could not be written
     """
 
     rows: list[tuple[NDArray[Any], int, NDArray[Any]]]
@@ -69,7 +63,6 @@ class StateBefore(NamedTuple):
     full: bool
     n_uncommitted: int
     n_new_rows: int
-    n_failed: int = 0
 
 
 class BufferStorage:
@@ -101,7 +94,7 @@ class BufferStorage:
         self.is_follower = not store.log.is_writable
         #: Rows that were changed and are not committed.
         self._uncommitted: list[Change] = []
-        #: How many more rows :class:`JointCommit` commits, ``None`` outside of it.
+        #: How many more rows :meth:`joint_commit` commits, ``None`` outside of it.
         self._n_joint_rows: int | None = None
         #: How many rows were added since the last flush.
         self._n_new_rows = 0
@@ -137,7 +130,7 @@ class BufferStorage:
         try:
             if mode in ("create", "overwrite"):
                 return cls._create(buffer, folder, lock, overwrite=mode == "overwrite")
-            return cls._resume(buffer, folder, lock, is_damaged=mode == "repair")
+            return cls._resume(buffer, folder, lock, repair=mode == "repair")
         except BaseException:
             lock.release()
             raise
@@ -151,20 +144,15 @@ class BufferStorage:
             buffer_state.array_specs(buffer),
             values,
             overwrite=overwrite,
-            advice="pass storage_mode='resume' to continue it, or 'overwrite' to replace it",
             lock=lock,
         )
         return cls(buffer, store, values)
 
     @classmethod
-    def _resume(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, is_damaged: bool) -> BufferStorage:
-        report = None
-        open_store = open_damaged if is_damaged else ArrayStore.open
-        store = open_store(folder, writable=True, rows=buffer.buffer_size, lock=lock)
+    def _resume(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, repair: bool) -> BufferStorage:
+        store = ArrayStore.open(folder, writable=True, rows=buffer.buffer_size, lock=lock, repair=repair)
         try:
-            if isinstance(store, DamagedStore):
-                report = repair_store(store)
-                move_slots_from_damaged_files(store)
+            report = repair_store(store) if repair else None
             arrays, values = fit_arrays(store, buffer)
             old, n_kept = len(store.arrays["actions"]), buffer.buffer_size if values["full"] else values["pos"]
             n_stored = old - buffer.optimize_memory_usage if store.values["full"] else store.values["pos"]
@@ -174,13 +162,12 @@ class BufferStorage:
                     f"{folder}: the oldest {n_removed * buffer.n_envs:,} transitions do not fit into buffer_size="
                     f"{buffer.buffer_size * buffer.n_envs} and are removed"
                 )
-            if isinstance(store, DamagedStore) and report is not None:
-                report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems)))
+            if report is not None:
+                report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems or ())))
             elif "sampler" in store.values and "sampler" not in values:
-                config = stored_config(store)
                 ours = "'uniform'" if buffer.bound_sampler is None else repr(buffer.bound_sampler.configuration)
                 warn_user(
-                    f"{folder} contains the state of the sampler {config and described(config)}, which is removed "
+                    f"{folder} contains the state of the sampler {stored_config(store)}, which is removed "
                     f"since this buffer has sampler={ours}"
                 )
             if arrays is not store.arrays or report is not None:
@@ -238,11 +225,11 @@ class BufferStorage:
 
     @property
     def is_in_joint_commit(self) -> bool:
-        """Whether a block of :class:`JointCommit` is running."""
+        """Whether a block of :meth:`joint_commit` is running."""
         return self._n_joint_rows is not None
 
     def count_joint_rows(self, n_rows: int) -> None:
-        """Count rows that are about to be added in a block of :class:`JointCommit`.
+        """Count rows that are about to be added in a block of :meth:`joint_commit`.
 
         :raises StorageError: if these are more than it announced
         """
@@ -264,40 +251,42 @@ class BufferStorage:
             changes += [(name, following, following + 1) for name in names]
         return changes
 
-    def joint_commit(self, buffer: ReplayRing, n_rows: int) -> AbstractContextManager[None]:
-        """Return a block of :class:`JointCommit`; one that does nothing within another, or for too many rows."""
-        if n_rows >= buffer.buffer_size or self.is_in_joint_commit:
-            return nullcontext()
-        return JointCommit(self, buffer, n_rows)
+    @contextmanager
+    def joint_commit(self, buffer: ReplayRing, n_rows: int) -> Iterator[None]:
+        """Commit the rows that the block adds together; rows before an exception, with the next commit.
 
-    def begin_joint_rows(self, buffer: ReplayRing, n_rows: int) -> StateBefore:
-        """Begin a block of :class:`JointCommit`, and return the state before it."""
+        If rows cannot be written, as on a full disk, all of the block are undone. Nothing happens within another block,
+        or for as many rows as the buffer has.
+
+        :param n_rows: the most rows that are added; not for hindsight replay
+        :raises OSError: if they cannot be written; the buffer is then as it was before the block
+        """
+        if n_rows >= buffer.buffer_size or self.is_in_joint_commit:
+            yield
+            return
         self.require_writable("added")
         self.take_replaced_arrays(buffer)
         self._take_direct_writes()
         before = self._state_before(buffer, self._ring_changes(buffer, buffer.pos, n_rows))
+        writer, is_undone = self.store.slots.writer, False
+        n_failed = writer.n_failed
         self._n_joint_rows = n_rows
-        return before
-
-    def end_joint_rows(self, buffer: ReplayRing, before: StateBefore, error: type[BaseException] | None) -> None:
-        """End the block, unless it has ended; commit its rows, or undo them if they could not be written.
-
-        :param error: what ended it early
-        :raises OSError: if they cannot be written; the buffer is then as it was before the block
-        """
-        if not self.is_in_joint_commit:
-            return
-        n_added = (buffer.pos - before.pos) % buffer.buffer_size
-        self._before = before
-        self._uncommitted += self._ring_changes(buffer, before.pos, n_added)
-        self._n_new_rows += n_added
-        self._n_joint_rows = None  # after Ctrl-C, this is repeated only while the block has not ended
-        if error is None:
-            self.commit_row(buffer)
-            if buffer.bound_sampler is not None:  # not before: rows of a commit that fails are undone
-                buffer.bound_sampler.add_rows(buffer, n_added)
-        elif issubclass(error, OSError) and self.store.slots.writer.n_failed > before.n_failed:
-            self._undo_failed_commit(buffer)
+        try:
+            yield
+        except OSError:
+            is_undone = writer.n_failed > n_failed
+            raise
+        finally:
+            n_added = (buffer.pos - before.pos) % buffer.buffer_size
+            self._before = before
+            self._uncommitted += self._ring_changes(buffer, before.pos, n_added)
+            self._n_new_rows += n_added
+            self._n_joint_rows = None
+            if is_undone:
+                self.undo_row(buffer)
+        self.commit_row(buffer)
+        if buffer.bound_sampler is not None:  # not before: rows of a commit that fails are undone
+            buffer.bound_sampler.add_rows(buffer, n_added)
 
     def _state_before(self, buffer: ReplayRing, changes: list[Change]) -> StateBefore:
         """Return the present state, with copies of the rows that are changed next."""
@@ -307,24 +296,19 @@ class BufferStorage:
             for name, first, last in changes
             for each in (self._row_names if name == RING_ROWS else [name])
         ]
-        n_failed = self.store.slots.writer.n_failed
-        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows, n_failed)
+        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows)
 
     def undo_row(self, buffer: ReplayRing) -> None:
-        """Restore the row that :meth:`begin_row` recorded, after an exception within ``add``; not within a block."""
-        if not self.is_in_joint_commit:
-            self._undo_failed_commit(buffer)
-
-    def _undo_failed_commit(self, buffer: ReplayRing) -> None:
-        """Restore the state before the last ``add``, which could not be committed."""
+        """Restore the state before the last ``add``, or :meth:`joint_commit`, that failed; not within such a block."""
+        if self.is_in_joint_commit:
+            return
         before = self._before
-        with deferred_interrupts():
-            for array, first, content in before.rows:
-                array[first : first + len(content)] = content
-            buffer.pos, buffer.full, self._n_new_rows = before.pos, before.full, before.n_new_rows
-            del self._uncommitted[before.n_uncommitted :]
-            if buffer.bound_sampler is not None:
-                buffer.bound_sampler.synchronize(buffer)
+        for array, first, content in before.rows:
+            array[first : first + len(content)] = content
+        buffer.pos, buffer.full, self._n_new_rows = before.pos, before.full, before.n_new_rows
+        del self._uncommitted[before.n_uncommitted :]
+        if buffer.bound_sampler is not None:
+            buffer.bound_sampler.synchronize(buffer)
 
     def commit_row(self, buffer: ReplayRing) -> None:
         """Commit everything that is not committed yet.
@@ -339,7 +323,7 @@ class BufferStorage:
             changes = dict.fromkeys(self._uncommitted)
             self.store.commit(changes, *buffer_state.values_and_codecs(buffer, self._last_arrays))
         except Exception:
-            self._undo_failed_commit(buffer)
+            self.undo_row(buffer)
             raise
         self._uncommitted = []
 
@@ -373,14 +357,13 @@ class BufferStorage:
         """Write everything to the disk, including direct writes to arrays.
 
         :raises StorageError: if the folder is closed or open for reading only, or within a block of
-            :class:`JointCommit`, whose rows may be undone
+            :meth:`joint_commit`, whose rows may be undone
         """
         self.require_writable("flushed")
         if self.is_in_joint_commit:
             raise StorageError("a block of joint_commit cannot be flushed; flush after it")
         self.take_replaced_arrays(buffer)
         buffer_state.require_loadable(buffer, self.folder)
-        check_item_counts(self.folder, {"pos": buffer.pos, "full": buffer.full}, self.store.tables)
         checksums = checksums_of(without_sampler(self.store.arrays))
         direct_writes = changed_chunks(self.store.arrays, self._checksums, checksums)
         changes = [*self._uncommitted, *self._new_rows(buffer), *direct_writes]
@@ -432,40 +415,6 @@ class BufferStorage:
                     buffer.bound_sampler.n_unreported = max(self.store.step - step, 0)
                 restore_values(buffer, self.store, self.store.values)
         return is_new
-
-
-class JointCommit:
-    """A block whose rows are committed together; rows before an exception, with the next commit.
-
-    If rows cannot be written, as on a full disk, all of the block are undone. It is no generator, since Ctrl-C between
-    that and the block would leave it open, and what is added later without a commit.
-
-    :param storage: the folder
-    :param buffer: the buffer
-    :param n_rows: the most rows that are added, fewer than in the buffer; not for hindsight replay
-    """
-
-    def __init__(self, storage: BufferStorage, buffer: ReplayRing, n_rows: int) -> None:
-        self._storage, self._buffer, self._n_rows = storage, buffer, n_rows
-        self._before = StateBefore([], 0, False, 0, 0)
-
-    def __enter__(self) -> None:
-        try:
-            self._before = self._storage.begin_joint_rows(self._buffer, self._n_rows)
-        except BaseException as error:
-            self.end(type(error))
-            raise
-
-    def __exit__(self, error: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        try:
-            self.end(error)
-        except KeyboardInterrupt:
-            self.end(KeyboardInterrupt)
-            raise
-
-    def end(self, error: type[BaseException] | None) -> None:
-        """End the block, unless it has ended."""
-        self._storage.end_joint_rows(self._buffer, self._before, error)
 
 
 def _spans(first: int, n: int, n_rows: int) -> list[tuple[int, int]]:

@@ -15,10 +15,9 @@ from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.replay_ring import ReplayRing
-from sb3_compressed.persistence.ring_resize import rows_by_age
 from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
-from sb3_compressed.persistence.vector_slots import slots_of, slots_of_rows
-from sb3_compressed.storage.array_store import ArrayStore, Change, check_item_counts
+from sb3_compressed.persistence.vector_slots import slots_of_rows
+from sb3_compressed.storage.array_store import ArrayStore, Change
 from sb3_compressed.storage.commit_format import rows_of_chunk
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import has_log, log_fingerprint
@@ -37,11 +36,6 @@ class CheckpointHistory:
         self.latest: BufferCheckpoint | None = None
         #: The end of the log in each folder after the last save.
         self._ends: Mapping[Path, tuple[int, ...]] = {}
-        #: Stores by their folders, where ``_ends`` lacks the end of the log: the store that the buffer was loaded from,
-        #: or one that is being saved to, as Ctrl-C may interrupt a save.
-        self._unrecorded: Mapping[Path, ArrayStore] = {}
-        #: The lock of the last save.
-        self._lock: FolderLock | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy has no folders. Users pickle and copy the ``__dict__`` of buffers.
@@ -50,12 +44,13 @@ class CheckpointHistory:
     def include(self, other: CheckpointHistory) -> None:
         """Include the folders of another history, whose buffer has the content of this one now."""
         self._ends = {**other._ends, **self._ends}
-        self._unrecorded = {**other._unrecorded, **self._unrecorded}
 
     def begin_with(self, checkpoint: BufferCheckpoint) -> None:
         """Record that the buffer was loaded from a checkpoint."""
         self.latest = checkpoint
-        self._unrecorded = {checkpoint.store.log.folder.resolve(): checkpoint.store}
+        folder = checkpoint.store.log.folder
+        if not FolderLock.is_locked(folder) and (end := log_fingerprint(folder)) is not None:
+            self.record_end(folder, end)
 
     def record_end(self, folder: Path, end: tuple[int, ...]) -> None:
         """Record where the log in a folder ends, so that the buffer may overwrite it as long as it ends there."""
@@ -69,9 +64,7 @@ class CheckpointHistory:
         :raises StorageError: if the folder contains another buffer or other files
         :raises OSError: if it cannot be written; the folder is as it was
         """
-        if self._lock is not None:  # an interrupted save may not have released it
-            self._lock.release()
-        self._lock = lock = FolderLock(folder)
+        lock = FolderLock(folder)
         try:
             if has_log(folder):
                 lock.acquire()  # nobody else may write between the checks below and the save
@@ -83,30 +76,21 @@ class CheckpointHistory:
                 except StorageError:  # another process wrote to it
                     if not overwrite:
                         raise
-            may_replace = overwrite or self._is_unchanged(folder)
-            self._save(BufferCheckpoint.new(buffer, folder, lock, overwrite=may_replace), buffer, lock)
+            end = self._ends.get(folder.resolve())  # if nobody else has written to it since, it contains this buffer
+            overwrite |= end is not None and log_fingerprint(folder) == end
+            self._save(BufferCheckpoint.new(buffer, folder, lock, overwrite=overwrite), buffer, lock)
         finally:
             lock.release()
 
-    def _is_unchanged(self, folder: Path) -> bool:
-        """Return whether nobody else wrote to a folder since this buffer was saved to it or loaded from it."""
-        path = folder.resolve()
-        if path in self._ends and log_fingerprint(folder) == self._ends[path]:
-            return True
-        return path in self._unrecorded and has_log(folder) and self._unrecorded[path].log.is_latest()
-
     def _save(self, checkpoint: BufferCheckpoint, buffer: ReplayRing, lock: FolderLock) -> None:
-        store = checkpoint.store
-        path = store.log.folder.resolve()
-        self._unrecorded = {**self._unrecorded, path: store}
         self.latest = None  # restored if the save succeeds
+        log = checkpoint.store.log
         try:
             checkpoint.save(buffer, lock)
             self.latest = checkpoint
         finally:
-            if store.log.end is not None:
-                self.record_end(path, store.log.end)
-        self._unrecorded = {each: other for each, other in self._unrecorded.items() if each != path}
+            if log.end is not None:
+                self.record_end(log.folder, log.end)
 
 
 class BufferCheckpoint:
@@ -192,7 +176,6 @@ class BufferCheckpoint:
             changes = self._save_slots(buffer, chunks)
             values, codecs = buffer_state.values_and_codecs(buffer)
             values |= sampler_values(buffer, store, buffer.pos)
-            check_item_counts(store.log.folder, values, self._tables)
             if self._is_new:
                 specs = buffer_state.array_specs(buffer)
                 store.replace_content(buffer_state.metadata(buffer), specs, self._stored_arrays(), values, codecs)
@@ -217,18 +200,15 @@ class BufferCheckpoint:
         for name, first, last in chunks:
             if name in self._tables:
                 changed[first:last] = True
-        by_age = rows_by_age(buffer.pos, buffer.buffer_size, full=buffer.full)
-        unused = np.setdiff1d(np.arange(buffer.buffer_size), by_age)  # a user may have written to them
-        rows = np.concatenate([unused, by_age])
+        rows = np.roll(np.arange(buffer.buffer_size), -buffer.pos)  # the oldest first
         rows = rows[changed[rows]] if self._tables else rows[:0]
         vectors: dict[bytes, bytes] = {}  # so that equal ones are stored once
-        arrays = {name: slots_of(self._arrays[name], earlier=vectors) for name in self._tables}
         for start in range(0, len(rows), ROWS_PER_WRITE):
             part = rows[start : start + ROWS_PER_WRITE]
             self.store.begin_segment_if_full()
             for names in self._streams.values():
                 # Observations with their next observations, so that payloads that they share are written once.
-                slots = slots_of_rows([arrays[name] for name in names], part)
+                slots = slots_of_rows([self._arrays[name] for name in names], part, vectors)
                 addresses = self.store.slots.write([*slots.reshape(-1)]).reshape(slots.shape)
                 for index, name in enumerate(names):
                     self._tables[name][part] = addresses[:, index]

@@ -27,11 +27,9 @@ from sb3_compressed.persistence.sampler_state import (
     sampler_values,
     without_sampler,
 )
-from sb3_compressed.persistence.vector_slots import slots_of
 from sb3_compressed.samplers.episode_table import EpisodeTable
-from sb3_compressed.storage.array_store import ArrayStore, check_item_counts
+from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import copy_changed
-from sb3_compressed.storage.damaged_store import DamagedStore
 from sb3_compressed.storage.json_schema import check
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, METADATA, check_values
@@ -78,20 +76,22 @@ def load_into(buffer: ReplayRing, store: ArrayStore) -> BufferCheckpoint:
     for first in range(0, buffer.buffer_size, n_rows):
         rows = slice(first, min(first + n_rows, buffer.buffer_size))
         for key, names in streams.items():
-            codec = get_codec("none") if key in vectors else first_arrays[key].codec
             # Observations with their next observations, so that payloads that they share become one object again.
             addresses = np.stack([arrays[name][rows] for name in names], axis=1)  # [rows, arrays, envs]
-            if addresses.any():
-                slots = store.slots.for_codec(codec).load(addresses.reshape(-1)).reshape(addresses.shape)
-                first_array = first_arrays[key]
-                if isinstance(first_array, CompressedArray):
-                    references = first_array.store_slots([*slots.flat]).reshape(slots.shape)
-                    for index, name in enumerate(names):
-                        ours[name].put_references(rows, references[:, index])
-                    continue
+            if not addresses.any():
+                continue
+            first_array = first_arrays[key]
+            if isinstance(first_array, CompressedArray):
+                slots = store.slots.for_codec(first_array.codec).load(addresses.reshape(-1))
+                references = first_array.store_slots([*slots]).reshape(addresses.shape)
                 for index, name in enumerate(names):
-                    target = slots_of(ours[name], layout=layouts.get(key), stored=dtypes.get(key))
-                    target.put_slots(rows, slots[:, index])
+                    ours[name].put_references(rows, references[:, index])
+                continue
+            stored = np.empty((addresses.size, *first_array.shape[2:]), dtypes[key])
+            store.slots.for_codec(get_codec("none")).read(addresses.reshape(-1), layouts.get(key), stored)
+            items = cast_values(stored, first_array.dtype).reshape(*addresses.shape, *first_array.shape[2:])
+            for index, name in enumerate(names):
+                ours[name][rows] = items[:, index]
     slotted = {name for names in streams.values() for name in names}
     for name, array in ours.items():
         if name not in slotted:
@@ -104,7 +104,7 @@ def load_into(buffer: ReplayRing, store: ArrayStore) -> BufferCheckpoint:
     # Plain arrays do not store a layout, without which the slots in the folder could not be read later. What was
     # repaired is not in the folder yet.
     is_cast = any(dtype != vectors[key].dtype for key, dtype in dtypes.items())
-    is_saved = arrays is store.arrays and not layouts and not is_cast and not isinstance(store, DamagedStore)
+    is_saved = arrays is store.arrays and not layouts and not is_cast and store.problems is None
     return BufferCheckpoint(buffer, store, is_saved=is_saved)
 
 
@@ -152,8 +152,8 @@ def _require_same_kind(store: ArrayStore, buffer: ReplayRing) -> None:
         raise StorageError(f"n_envs is {their_envs} in the folder and {our_envs} here")
     if not _are_compatible(stored["streams"], here["streams"], buffer):
         raise StorageError(
-            f"observations are stored {_formats(stored['streams'])} in the folder and would be stored "
-            f"{_formats(here['streams'])} here; pass the compression_method and dtypes of the folder"
+            f"observations are stored as {abbreviate(stored['streams'])} in the folder and as "
+            f"{abbreviate(here['streams'])} here; pass the compression_method and dtypes of the folder"
         )
 
 
@@ -167,15 +167,6 @@ def _are_compatible(
         ours == stored[key] or (ours["codec"] == stored[key]["codec"] and isinstance(arrays[names[key][0]], np.ndarray))
         for key, ours in here.items()
     )
-
-
-def _formats(streams: Mapping[str, Mapping[str, str]]) -> str:
-    """Return how the observations of each key are stored, for messages."""
-    formats = [
-        f"{f'{key!r} ' if key else ''}with the codec {each['codec']} as {np.dtype(each['stored as'])}"
-        for key, each in streams.items()
-    ]
-    return ", ".join(formats) or "as plain arrays"
 
 
 def fit_arrays(store: ArrayStore, buffer: ReplayRing) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -207,7 +198,6 @@ def fit_arrays(store: ArrayStore, buffer: ReplayRing) -> tuple[dict[str, Any], d
         differences = [f"{name} {_kind(found)} instead of {_kind(ours)}" for name, found, ours in both if found != ours]
         raise StorageError(f"{store.log.folder} does not fit this buffer: it contains {', '.join(differences)}")
     _check_values(store, values, store.arrays, old)
-    check_item_counts(store.log.folder, store.values, store.tables)
     stored_arrays = {**store.arrays, **cast}
     if old == buffer.buffer_size:
         return _fit_sampler(store, buffer, stored_arrays if cast else store.arrays, values)
@@ -263,7 +253,7 @@ def _fit_sampler(
     try:
         is_loaded = load_sampler(buffer, store, ring)
     except CorruptStorage as error:
-        if not isinstance(store, DamagedStore) or buffer.bound_sampler is None:
+        if store.problems is None or buffer.bound_sampler is None:
             raise
         is_loaded = False
         buffer.bound_sampler.discard_state()

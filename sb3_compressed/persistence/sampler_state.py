@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.config import DTYPES, to_json
+from sb3_compressed.codecs.config import DTYPES, abbreviate, to_json
 from sb3_compressed.errors import CodecError, CorruptStorage, StorageError
 from sb3_compressed.persistence.replay_ring import ReplayRing
 from sb3_compressed.persistence.ring_resize import RingResize
-from sb3_compressed.samplers.config import sampler_from_config, sampler_to_config
-from sb3_compressed.storage.damaged_store import DamagedStore
+from sb3_compressed.samplers.config import sampler_to_config
 from sb3_compressed.storage.json_schema import parse
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import SAMPLER
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from sb3_compressed.storage.array_store import ArrayStore
 
 __all__ = [
-    "described",
     "is_sampler_array",
     "load_sampler",
     "sampler_arrays",
@@ -120,14 +118,14 @@ def load_sampler(buffer: ReplayRing, store: ArrayStore, ring: RingResize | None 
         n_new = store.step - values["step"]
         if n_new < 0:
             raise ValueError(f"it is of step {values['step']}, and the last step is {store.step}")
-        if isinstance(store, DamagedStore) and (lost := sorted(filter(is_sampler_array, store.incomplete_arrays))):
+        if lost := sorted(filter(is_sampler_array, store.lost_rows)):
             raise ValueError(f"parts of {', '.join(lost)} are damaged")
         state = {**values["state"], **_arrays_in(store, bound, sampler_specs(buffer), ring)}
         bound.load(state, n_new, None if ring is None else len(ring.kept))
     except INVALID_STATE_ERRORS as error:
         if stored != config:
             raise StorageError(
-                f"{folder} contains the state of {described(stored)}, which does not fit {described(config)}: {error}; "
+                f"{folder} contains the state of {abbreviate(stored)}, which does not fit {bound.sampler}: {error}; "
                 "pass the sampler of the folder, or begin anew with sampler='uniform' once"
             ) from error
         raise CorruptStorage(f"{folder}: the state of its sampler is invalid: {error}") from error
@@ -164,13 +162,3 @@ def _arrays_in(
         n_items = bound.n_rows * bound.n_envs
         arrays[name.removeprefix(PREFIX)] = stored.reshape(n_items, *spec.shape[2:]) if is_of_items else stored
     return arrays
-
-
-def described(config: Mapping[str, Any]) -> str:
-    """Return a configuration for a message."""
-    if "class" in config:
-        return str(config["class"])
-    try:
-        return repr(sampler_from_config(config))
-    except (TypeError, ValueError):
-        return str(config["name"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import zip_longest
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.storage.chunks import copy_changed, row_chunks, segments_of
+from sb3_compressed.storage.chunks import copy_changed, segments_of
 from sb3_compressed.storage.commit_format import (
     PatchApplier,
     commit_record,
@@ -28,22 +29,20 @@ from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log, segment_numbers
 from sb3_compressed.storage.manifest import ArraySpec, Manifest
 from sb3_compressed.storage.metadata_schema import check_arrays_nbytes
-from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES, SEALED
+from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.segment_header import HEADERS_NBYTES
 
-__all__ = ["RING_ROWS", "ArrayStore", "Change", "check_item_counts"]
+__all__ = ["RING_ROWS", "ArrayStore", "Change"]
 
 #: What a user can do about damage.
 REPAIR_ADVICE = "load_checkpoint(..., repair=True) keeps what is not damaged"
 #: Size beyond which a new segment begins even within a change, since offsets have 32 bits.
 MAX_SEGMENT_NBYTES = 2 << 30
-#: Patches of a commit are written as records of their own beyond this size, so that damage to one affects no others.
-MAX_COMMIT_NBYTES = 1 << 16
-#: Commits between two checks of the lock; all values are written then.
+#: Room for a commit at the end of a full segment.
+COMMIT_NBYTES = 1 << 16
+#: Commits between two checks of the lock.
 COMMITS_PER_CHECK = 64
-#: Items that may be missing although ``pos`` and ``full`` imply them: user code may have set these two.
-MAX_MISSING = 1 << 20
 
 #: Changed rows: the name of an array, the first row, and the one after the last.
 Change = tuple[str, int, int]
@@ -81,8 +80,6 @@ class ArrayStore:
         self.values = dict(values)
         #: The last step that wrote a row of the ring, -1 if there was none.
         self.step = -1
-        #: How often the content was replaced; commits of other epochs are not applied.
-        self.epoch = 0
         #: The address of each codec in use, by name.
         self.codecs: dict[str, int] = {}
         self.slots = FolderSlotStore(log)
@@ -93,8 +90,11 @@ class ArrayStore:
         self._n_commits = 0
         #: Whether this object committed anything since the last snapshot.
         self._has_commits = False
+        #: A description of each damaged part, if the store was opened for a repair.
+        self.problems: list[str] | None = None
+        #: The rows that could not be read then, as masks, of each array that has some.
+        self.lost_rows: dict[str, NDArray[np.bool_]] = {}
         self.replace_arrays(metadata, specs, arrays)
-        log.first_record = self._manifest_record
 
     def replace_arrays(
         self, metadata: Mapping[str, Any], specs: Mapping[str, ArraySpec], arrays: Mapping[str, Any]
@@ -123,17 +123,15 @@ class ArrayStore:
         values: Mapping[str, Any],
         *,
         overwrite: bool = False,
-        advice: str = "pass overwrite=True to replace it",
         lock: FolderLock | None = None,
     ) -> ArrayStore:
         """Create a store whose arrays are zero.
 
         :param overwrite: whether it may replace an existing store, which stays until this one is complete
-        :param advice: what the user can do, for the error message if there is an existing store
         :param lock: a lock of the folder, which the caller releases after errors; it is acquired
         :raises StorageError: if the folder contains a store that may not be replaced, or other files
         """
-        log = Log.create(folder, overwrite=overwrite, advice=advice, lock=lock)
+        log = Log.create(folder, overwrite=overwrite, lock=lock)
         try:
             store = cls(log, metadata, specs, {name: spec.zeros() for name, spec in specs.items()}, values)
             store.write_snapshot()
@@ -143,30 +141,38 @@ class ArrayStore:
         return store
 
     @classmethod
-    def open(cls, folder: Path, *, writable: bool = False, rows: int = 0, lock: FolderLock | None = None) -> ArrayStore:
+    def open(
+        cls,
+        folder: Path,
+        *,
+        writable: bool = False,
+        rows: int = 0,
+        lock: FolderLock | None = None,
+        repair: bool = False,
+    ) -> ArrayStore:
         """Open a store in the state of the last commit.
 
         :param writable: whether to write to it, which one process can at a time
         :param rows: rows of the arrays that the caller requests itself, so they are not limited by the folder's size
         :param lock: as for :meth:`create`, if it is writable
+        :param repair: whether to read what is undamaged, instead of an error: all of the newest snapshot, and the
+            commits after it up to the first damaged record. :attr:`problems` and :attr:`lost_rows` describe the damage
         :raises StorageError: if there is none, or another process writes to it
         :raises CorruptStorage: if a file that is read is damaged, or declares sizes that are too large
         """
         log = Log.open(folder, writable=writable, lock=lock)
         try:
-            store = cls._read_log(log, writable=writable, rows=rows)
+            store = cls._read_log(log, writable=writable, rows=rows, repair=repair)
             if writable:
                 log.clean_up()
                 store._plan_next_segment(store.live_segments())
-            else:
-                store._open_live_segments()  # a writer may begin at any time
         except BaseException:
             log.close()
             raise
         return store
 
     @classmethod
-    def _read_log(cls, log: Log, *, writable: bool, rows: int) -> ArrayStore:
+    def _read_log(cls, log: Log, *, writable: bool, rows: int, repair: bool = False) -> ArrayStore:
         """Return the store in the newest snapshot and the commits after it."""
 
         def files() -> tuple[bool, list[int]]:
@@ -175,22 +181,39 @@ class ArrayStore:
         while True:
             is_growing, numbers = files()
             try:
-                return cls._read_chain(log, log.open_chain(), is_growing=is_growing, rows=rows)
+                store = cls._read_chain(log, is_growing=is_growing, rows=rows, problems=[] if repair else None)
+                if not writable:
+                    store._open_live_segments()
+                if not repair or writable or files() == (is_growing, numbers):
+                    return store
             except CorruptStorage as error:
                 if writable or files() == (is_growing, numbers):
-                    raise CorruptStorage(error.reason, REPAIR_ADVICE) from error
+                    raise CorruptStorage(error.reason, *(() if repair else (REPAIR_ADVICE,))) from error
                 # A writer began meanwhile, or wrote another snapshot.
 
     @classmethod
-    def _read_chain(cls, log: Log, chain: list[Segment], *, is_growing: bool, rows: int) -> ArrayStore:
-        manifest = Manifest.of_segment(chain[0], is_growing=is_growing)
-        store = cls(log, manifest.metadata, manifest.specs, {}, {})
-        store.step, store.epoch = manifest.step, manifest.epoch
+    def _read_chain(cls, log: Log, *, is_growing: bool, rows: int, problems: list[str] | None) -> ArrayStore:
+        chain = log.open_chain(problems)
+        manifest = Manifest.of_segment(chain[0], is_growing=is_growing, problems=None if problems is None else [])
+        store = cls(log, manifest.metadata, manifest.specs, {}, manifest.values)
+        store.step, store.codecs, store.problems = manifest.step, {**manifest.codecs}, problems
         store.allocate_arrays(chain[0].path, rows)
         log.ids.update(manifest.segments)
-        for segment, successor in zip_longest(chain, chain[1:]):
+        is_read = None if problems is None else [np.zeros(len(array), np.bool_) for array in store.arrays.values()]
+        for index, (segment, successor) in enumerate(zip_longest(chain, chain[1:])):
             limit = None if successor is None else successor.previous_end
-            store._read(segment, is_growing=is_growing, limit=limit, is_snapshot=segment is chain[0])
+            try:
+                store._read(
+                    segment, is_growing=is_growing, limit=limit, is_snapshot=segment is chain[0], is_read=is_read
+                )
+            except CorruptStorage as error:
+                if problems is None:
+                    raise
+                problems.append(str(error))
+                log.set_chain(chain[: index + 1])
+                break
+        if is_read is not None:
+            store.lost_rows = {name: ~rows for name, rows in zip(store.arrays, is_read, strict=True) if not rows.all()}
         return store
 
     def allocate_arrays(self, path: Path, rows: int) -> None:
@@ -213,19 +236,23 @@ class ArrayStore:
         start: int | None = None,
         limit: int | None = None,
         is_snapshot: bool = False,
+        is_read: list[NDArray[np.bool_]] | None = None,
     ) -> None:
-        """Apply the commits in a segment.
+        """Apply the commits in a segment, up to the first damaged record; of a snapshot that is repaired, all of it.
 
         :param start: where to begin; ``None`` for the first record
         :param limit: where the segment ends, if another one follows it
         :param is_snapshot: whether it must contain a commit
+        :param is_read: receives which rows of each array were read, for a repair
         :raises CorruptStorage: if it is damaged
         """
-        applier = PatchApplier([*self.arrays.values()], self.ring_numbers)
+        applier = PatchApplier([*self.arrays.values()], self.ring_numbers, is_read)
         pending: list[NDArray[np.uint8]] = []
-        committed = start
+        committed = HEADERS_NBYTES if start is None else start
+        has_commit = is_complete = False
+        problems = self.problems if is_snapshot else None
         try:
-            for record in segment.records(start, is_growing=is_growing, limit=limit):
+            for record in segment.records(start, is_growing=is_growing, limit=limit, problems=problems):
                 if record.kind == PATCHES:
                     pending.append(record.content)
                 elif record.kind == COMMIT:
@@ -234,17 +261,18 @@ class ArrayStore:
                         self.apply_commit(values, [*pending, patches], applier)
                     except CorruptStorage as error:
                         raise CorruptStorage(f"{segment.path}, the record at byte {record.offset}: {error}") from error
-                    pending, committed = [], segment.end
-                elif record.kind == SEALED and limit is None and not is_growing:
-                    raise CorruptStorage(f"the segment after {segment.path} is missing")
+                    pending, committed, has_commit = [], segment.end, True
+            if is_snapshot and not has_commit:
+                damage = f"{segment.path} is damaged: its snapshot is incomplete"
+                if problems is None:
+                    raise CorruptStorage(damage)
+                problems.append(damage)
+                self.apply_commit({}, pending, applier)
+            is_complete = True
         finally:
             applier.finish()
-        if committed is None:
-            if is_snapshot:
-                raise CorruptStorage(f"{segment.path} is damaged: its snapshot is incomplete")
-            committed = HEADERS_NBYTES
-        if limit is None:
-            segment.end = committed
+            if limit is None or not is_complete:
+                segment.end = committed
 
     def apply_commit(
         self, commit: Mapping[str, Any], patches: Iterable[NDArray[np.uint8]], applier: PatchApplier
@@ -286,27 +314,6 @@ class ArrayStore:
         :raises StorageError: if the folder contains another buffer now
         """
         before = self.log.last, self.log.last.end
-        self._catch_up()
-        self._open_live_segments()
-        return before != (self.log.last, self.log.last.end)
-
-    def _open_live_segments(self) -> None:
-        """Open all segments that tables refer to, since the writer may delete them with its next snapshot."""
-        while True:
-            last = self.log.last
-            try:
-                live = self.live_segments()
-                for number in live:
-                    self.log.segment(number)
-                self.log.close_segments(keep=live)
-                self.slots.reader.drop_cached(live)
-                return
-            except CorruptStorage:
-                self._catch_up()
-                if self.log.last is last:
-                    raise
-
-    def _catch_up(self) -> None:
         while True:
             last, numbers = self.log.last, segment_numbers(self.log.folder)
             try:
@@ -314,12 +321,22 @@ class ArrayStore:
                     self._reopen()
                 else:
                     self._read(last, is_growing=True, start=last.end)
+                self._open_live_segments()
                 if segment_numbers(self.log.folder) == numbers:
-                    return
+                    return before != (self.log.last, self.log.last.end)
             except CorruptStorage:
                 if segment_numbers(self.log.folder) == numbers:  # pragma: no branch  # only in a race
                     raise
                 # There is a newer snapshot, and the segment was deleted.
+
+    def _open_live_segments(self) -> None:
+        """Open all segments that tables refer to, since the writer may delete them with its next snapshot."""
+        live = self.live_segments()
+        for number in live:
+            with contextlib.nullcontext() if self.problems is None else contextlib.suppress(CorruptStorage):
+                self.log.segment(number)
+        self.log.close_segments(keep=live)
+        self.slots.reader.drop_cached(live)
 
     def _reopen(self) -> None:
         """Read the newest snapshot and the commits after it."""
@@ -337,7 +354,7 @@ class ArrayStore:
         for name, array in self.arrays.items():
             copy_changed(fresh.arrays[name], array)
         self.values, self.codecs = fresh.values, fresh.codecs
-        self.step, self.epoch = fresh.step, fresh.epoch
+        self.step = fresh.step
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -348,32 +365,20 @@ class ArrayStore:
         :param codecs: all codecs in use; :attr:`codecs` has their addresses afterwards
         :raises OSError: if the disk is full; nothing is committed
         """
-        arrays, patches, nbytes, step = self.arrays, [], 0, self.step
-        segment = self.log.segment_to_write()
+        arrays, patches, step = self.arrays, [], self.step
         self._n_commits += 1
         if self._n_commits % COMMITS_PER_CHECK == 0:
             self.log.check_lock()
-        start, has_patches = segment.end, False
-        try:
-            for name, first, last in changes:
-                if name == RING_ROWS:
-                    ring = [arrays[each] for each in self._ring_names]
-                    for row in range(first, last):
-                        step += 1 + (row - step - 1) % self.n_ring_rows
-                        patches.append(pack_ring_row(ring, row, step))
-                else:
-                    patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
-                nbytes += len(patches[-1]) if patches else 0
-                if nbytes > MAX_COMMIT_NBYTES:
-                    has_patches = True
-                    segment.append(PATCHES, b"".join(patches))
-                    patches, nbytes = [], 0
-            self._append_commit(patches, values, codecs, step)
-        except Exception:
-            if has_patches:  # they must not become part of the next commit
-                segment.truncate(start)
-                self.slots.writer.reset()
-            raise
+        for name, first, last in changes:
+            if name == RING_ROWS:
+                ring = [arrays[each] for each in self._ring_names]
+                for row in range(first, last):
+                    step += 1 + (row - step - 1) % self.n_ring_rows
+                    patches.append(pack_ring_row(ring, row, step))
+            else:
+                patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
+        self._append_commit(patches, values, codecs, step)
+        segment = self.log.last
         if segment.end > self._full_at:
             try:
                 self.write_snapshot()
@@ -397,8 +402,6 @@ class ArrayStore:
         addresses = self._write_changed_codecs(codecs, segment.number)
         if addresses:
             commit["codecs"] = addresses
-        if self._n_commits % COMMITS_PER_CHECK == 0:  # limits the effect of a damaged commit on rarely changed values
-            commit = {"values": {**before, **values}, "codecs": {**self.codecs, **addresses}}
         segment.append(COMMIT, commit_record(commit, patches))
         # Copies, since the caller may modify lists and dicts in place.
         self.values = {**before, **copy.deepcopy(changed)} if changed else before
@@ -438,7 +441,6 @@ class ArrayStore:
         self.values = dict(values)
         self.replace_arrays(metadata, specs, arrays)
         self._advance_step()
-        self.epoch += 1
         self.write_snapshot()
 
     def begin_segment_if_full(self) -> None:
@@ -463,16 +465,12 @@ class ArrayStore:
         state = sum(spec.shape[0] * spec.row_nbytes for spec in self.specs.values())
         share = max(self.log.nbytes(live), state) // self.SEGMENT_SHARE
         self._full_at = min(max(self.MIN_SEGMENT_NBYTES, share), self.SEGMENT_NBYTES)
-        self.log.reserved_nbytes = self._full_at
+        self.log.reserved_nbytes = self._full_at + COMMIT_NBYTES
 
-    def _manifest_record(self, live: Iterable[int] | None = None) -> tuple[int, bytes]:
-        """Return the first record of a segment.
-
-        :param live: the numbers of the segments to list; ``None`` for all in :attr:`Log.ids`
-        """
-        segments = {number: self.log.ids.get(number, 0) for number in (self.log.ids if live is None else live)}
-        manifest = Manifest(self.metadata, self.specs, segments, self.values, self.codecs, self.step, self.epoch)
-        return MANIFEST, manifest.to_json()
+    def _manifest_record(self, live: Iterable[int]) -> tuple[int, bytes]:
+        """Return the first record of a snapshot, which lists some segments."""
+        segments = {number: self.log.ids.get(number, 0) for number in live}
+        return MANIFEST, Manifest(self.metadata, self.specs, segments, self.values, self.codecs, self.step).to_json()
 
     def _snapshot_records(self, live: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         yield self._manifest_record(live)
@@ -481,11 +479,6 @@ class ArrayStore:
                 yield PATCHES, patch
         yield self._manifest_record(live)  # a second copy, in case one is damaged
         yield COMMIT, commit_record({"values": self.values, "codecs": self.codecs})
-
-    @property
-    def tables(self) -> dict[str, NDArray[np.int64]]:
-        """The tables of slots, by name."""
-        return {name: self.arrays[name] for name, spec in self.specs.items() if spec.is_table}
 
     def live_segments(self) -> set[int]:
         """Return the numbers of the segments that tables refer to, or that contain codecs in use."""
@@ -520,19 +513,3 @@ class ArrayStore:
             except OSError as error:  # everything is committed already
                 warn_user(f"{self.log.folder}: opening takes longer, since no final snapshot could be written: {error}")
         self.log.close()
-
-
-def check_item_counts(folder: Path, values: Mapping[str, Any], tables: Mapping[str, NDArray[np.int64]]) -> None:
-    """Verify that not far fewer items are stored than ``pos`` and ``full`` imply, since readers visit all of these.
-
-    :param values: the values of a store in the folder
-    :param tables: its tables of slots by name, ``(rows, n_envs)``
-    :raises CorruptStorage: if there are fewer; the message contains both numbers
-    """
-    for name, table in tables.items():
-        n_rows = len(table) if values["full"] else values["pos"]
-        if n_rows * table.shape[1] <= MAX_MISSING:
-            continue
-        n_written = sum(np.count_nonzero(table[part]) for part in row_chunks(table))
-        if n_rows * table.shape[1] - n_written > MAX_MISSING:
-            raise CorruptStorage(f"{folder}: {n_rows} rows of {name} should be written, but only {n_written} items are")

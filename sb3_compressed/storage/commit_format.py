@@ -144,8 +144,6 @@ class PatchApplier:
         self._ring = [arrays[number] for number in self._ring_numbers]
         self._row_nbytes = sum(array[:1].nbytes for array in self._ring)
         self._n_rows = min((len(array) for array in self._ring), default=0)
-        #: The first step that wrote a row of the ring.
-        self.first_step: int | None = None
         # Collected rows of the ring: writing them one by one would take most of the time.
         self._rows: list[int] = []
         self._data: list[bytes] = []
@@ -176,7 +174,6 @@ class PatchApplier:
     def _collect(self, step: int, data: bytes, encoding: int) -> int:
         if not self._n_rows or step > MAX_STEP or len(data) != self._row_nbytes or encoding != STORED:
             raise CorruptStorage(f"invalid patch of {len(data)} bytes for step {step}")
-        self.first_step = step if self.first_step is None else self.first_step
         self._rows.append(step % self._n_rows)
         self._data.append(data)
         if len(self._rows) == MAX_COLLECTED:

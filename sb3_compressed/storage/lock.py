@@ -50,7 +50,7 @@ class FolderLock:
         self._pid = os.getpid()
         self._folder = folder  # as the user wrote it, for messages
         self._path = folder.absolute() / LOCK_NAME  # the working directory may change
-        # The locked file, in a list since the finalizer must not refer to this object and `ensure_held` may replace it.
+        # The locked file, in a list since the finalizer must not refer to this object.
         self._files: list[FileIO] = []
         weakref.finalize(self, _close_all, self._files)
         _all_locks.add(self)
@@ -62,12 +62,12 @@ class FolderLock:
         :raises StorageError: if the file system has no locks, or if ``lock`` is not a regular file
         :raises OSError: if the folder cannot be written to
         """
-        if not self.is_owned:
-            try:
+        try:
+            if not self.is_owned:
                 self._acquire()
-            except BaseException:
-                self.release()
-                raise
+        except BaseException:
+            self.release()
+            raise
         return self
 
     def release(self) -> None:
@@ -76,7 +76,7 @@ class FolderLock:
 
     def _acquire(self) -> None:
         self._pid = os.getpid()
-        for _ in range(TRIES + 1):
+        while True:
             file = open_regular_file(self._path, "a+b")
             self._files[:] = [file]
             if not _try_lock(file, self._folder):
@@ -87,12 +87,7 @@ class FolderLock:
                     raise FolderInUse(self._folder, owner)
             if _is_at_path(file, self._path):
                 break
-            # The file was deleted or replaced after it was opened: the next process would lock another file.
-            file.close()
-        else:
-            raise StorageError(  # pragma: no cover  # only in a race, which a test may lose
-                f"{self._path} is repeatedly deleted or replaced; stop the process that does so"
-            )
+            file.close()  # it was deleted or replaced after it was opened: the next process would lock another file
         if os.fstat(file.fileno()).st_nlink == 1:  # other hard links would see the process id, too
             with contextlib.suppress(OSError):  # a full disk: the process id is only informative
                 file.truncate(0)
@@ -101,37 +96,19 @@ class FolderLock:
     def ensure_held(self) -> None:
         """Raise if the file ``lock`` was deleted or replaced, so that another process may write to the folder.
 
-        If it was only deleted, it is created and locked again. This takes a few microseconds, so call it occasionally,
-        not for each write.
+        This takes a few microseconds, so call it occasionally, not for each write.
 
         :raises StorageError: if the lock is lost; it is released then
         """
         if not self.is_owned:
             raise StorageError(f"{self._path.parent} is not locked by this process")
-        if _is_at_path(self._files[0], self._path):
-            return
-        try:
-            self._recreate()
-        except BaseException:
+        if not _is_at_path(self._files[0], self._path):
             self.release()
-            raise
-
-    def _recreate(self) -> None:
-        """Create and lock a new file in place of a deleted one, unless another process did."""
-        lost = (
-            f"{self._path} was deleted or replaced while this process was writing, so another process may write, too; "
-            "nothing more is written. Open the folder again with storage_mode='resume', and never delete that file"
-        )
-        try:
-            file = FileIO(self._path, "x+b")
-        except OSError as error:
-            raise StorageError(lost) from error
-        self._files.append(file)  # before it is locked, so that an interrupt releases it
-        if not _retry_lock(file, self._path.parent) or not _is_at_path(file, self._path):  # pragma: no cover  # a race
-            raise StorageError(lost)
-        with contextlib.suppress(OSError):  # a full disk
-            file.write(str(self._pid).encode("ascii"))
-        self._files.pop(0).close()
+            raise StorageError(
+                f"{self._path} was deleted or replaced while this process was writing, so another process may write, "
+                "too; nothing more is written. Open the folder again with storage_mode='resume', and never delete that "
+                "file"
+            )
 
     @property
     def is_owned(self) -> bool:

@@ -6,10 +6,9 @@ when the next one is complete. Other segments are kept while the state refers to
 when it is on the disk, so the folder always contains a complete state.
 
 Each segment stores the id of the one before it and where that ended, and snapshots list the ids of the segments that
-their state refers to. A process that opens a log for writing begins a segment of its own. The only other segment that
-it changes is the last one: unless a copy of the folder shares the file, it removes a partial record there and appends a
-record that marks that another segment follows. So a copy of a folder (``cp -r``, hard links) can be written to
-independently, and files of two such copies that are mixed up later are detected.
+their state refers to. A process that opens a log for writing begins a segment of its own and changes no other one. So a
+copy of a folder (``cp -r``, hard links) can be written to independently, and files of two such copies that are mixed up
+later are detected.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable
-from itertools import pairwise
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +38,8 @@ from sb3_compressed.storage.files import (
 )
 from sb3_compressed.storage.json_schema import load_json
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.record_kinds import CODEC, COMMIT, SEALED, SLOTS
-from sb3_compressed.storage.segment import Record, Segment
+from sb3_compressed.storage.record_kinds import CODEC, COMMIT, SLOTS
+from sb3_compressed.storage.segment import Segment
 
 __all__ = [
     "Log",
@@ -77,17 +75,11 @@ class Log:
         self.segments: dict[int, Segment] = {}
         #: The ids of the segments that the state refers to or that follow its snapshot, by number.
         self.ids: dict[int, int] = {}
-        #: Returns the first record of a segment that is not a snapshot, with the metadata to read it.
-        self.first_record: Callable[[], tuple[int, bytes]] | None = None
         #: Bytes that are reserved for a new segment.
         self.reserved_nbytes = 0
         self._last: Segment | None = None
-        #: A new segment until it is registered as the last one: an interrupt may come before or after its renaming.
-        self._pending: Segment | None = None
         #: The number of the newest snapshot.
         self._snapshot = -1
-        #: Deleted segments that other threads may still read.
-        self._retired: dict[int, Segment] = {}
         #: The number of the next segment.
         self.next_number = 0
         self._lock = lock
@@ -100,11 +92,10 @@ class Log:
     # -- opening ---------------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, folder: Path, *, overwrite: bool = False, advice: str = "", lock: FolderLock | None = None) -> Log:
+    def create(cls, folder: Path, *, overwrite: bool = False, lock: FolderLock | None = None) -> Log:
         """Return a log without segments; its first :meth:`write_snapshot` replaces the state of an existing log.
 
         :param overwrite: whether there may be an existing log
-        :param advice: what the user can do, for the error message if there is an existing log
         :param lock: a lock of the folder, which the caller releases after errors; it is acquired
         :raises StorageError: if the folder contains a log already, or other files
         """
@@ -119,7 +110,10 @@ class Log:
             log = cls(folder, lock.acquire())
             existing = segment_numbers(folder)
             if existing and not overwrite:
-                raise StorageError(f"{folder} already contains a buffer; {advice}")
+                raise StorageError(
+                    f"{folder} already contains a buffer; pass another folder, storage_mode='resume' or 'overwrite' to "
+                    "a new buffer, or overwrite=True when you save one"
+                )
             log.next_number = max(existing, default=-1) + 1
         except BaseException:
             lock.release()
@@ -144,30 +138,44 @@ class Log:
             raise
         return log
 
-    def open_chain(self) -> list[Segment]:
+    def open_chain(self, problems: list[str] | None = None) -> list[Segment]:
         """Open the newest snapshot and the segments that follow it.
 
+        :param problems: receives a description of each segment that is damaged or missing, after which the others are
+            not used; ``None`` to raise an error
         :raises CorruptStorage: if there is no snapshot, or one of the segments is damaged or missing
         """
         for number in [*self.segments]:
             self.segments.pop(number).close()
         self.ids = {}
-        chain: list[Segment] = []
+        chain: list[Segment] = []  # the newest first
+
+        def report(error: CorruptStorage | OSError) -> None:
+            if problems is None:
+                raise error
+            problems.append(str(error))
+            while chain:
+                chain.pop().close()
+
         try:
-            for number in segment_numbers(self.folder)[::-1]:
-                if chain and number < chain[0].number - 1:
-                    raise CorruptStorage(f"{self._path(chain[0].number - 1)} is missing")
-                chain.insert(0, self.open_segment(number))
-                if chain[0].is_snapshot:
+            for number in reversed(segment_numbers(self.folder)):
+                try:
+                    segment = self.open_segment(number)
+                except (CorruptStorage, OSError) as error:  # rare
+                    report(error)
+                    continue
+                if chain and (problem := self._problem_between(segment, chain[-1])):
+                    report(CorruptStorage(problem))
+                chain.append(segment)
+                if segment.is_snapshot:
                     break
             else:
-                raise CorruptStorage(f"{self.folder} has no snapshot")
-            for before, after in pairwise(chain):
-                self.check_successor(before, after)
+                raise CorruptStorage("; ".join([f"{self.folder} has no snapshot", *(problems or ())]))
         except BaseException:
             for segment in chain:
                 segment.close()
             raise
+        chain.reverse()
         self.set_chain(chain)
         return chain
 
@@ -178,25 +186,24 @@ class Log:
         self.ids.update({segment.number: segment.id for segment in chain})
         self._snapshot, self._last = chain[0].number, chain[-1]
 
-    def check_successor(self, before: Segment, after: Segment) -> None:
-        """Raise if a segment was not begun after another.
-
-        :raises CorruptStorage: with both
-        """
+    def _problem_between(self, before: Segment, after: Segment) -> str | None:
+        """Return why a segment does not follow another, ``None`` if it does."""
+        if after.number > before.number + 1:
+            return f"{self._path(after.number - 1)} is missing"
         if after.identity != before.identity:
-            raise CorruptStorage(f"{after.path} belongs to another buffer")
+            return f"{after.path} belongs to another buffer"
         if after.previous_id != before.id:
-            raise CorruptStorage(
+            return (
                 f"{after.path} does not follow {before.path}: they belong to two copies of a buffer that were "
                 "changed independently"
             )
+        return None
 
     def clean_up(self) -> None:
         """Delete unfinished segments that a crash left."""
         self._check_writable()
         for path in self.folder.glob(f"*.{UNFINISHED}"):
             path.unlink()
-        self.next_number = self.last.number + 1
 
     # -- segments --------------------------------------------------------------------------------------------
 
@@ -219,7 +226,7 @@ class Log:
 
         :raises CorruptStorage: if it is missing, damaged, or not the one that the state refers to
         """
-        segment = self.segments.get(number) or self._retired.get(number)
+        segment = self.segments.get(number)
         if segment is None:
             segment = self.open_segment(number)
             segment.close()  # it does not grow, so its mapping is enough
@@ -302,8 +309,6 @@ class Log:
         :raises OSError: if the disk has no room for another segment
         """
         self._check_writable()
-        if self._pending is not None:
-            self._register_pending()
         if not self._owns_last:
             self.begin_segment()
         self.last.recover()
@@ -320,8 +325,7 @@ class Log:
         :raises StorageError: as :meth:`segment_to_write`
         :raises OSError: if the disk is full; the log continues with the segment before
         """
-        records = () if self.first_record is None else (self.first_record(),)
-        self._begin(records, is_snapshot=False, reserved_nbytes=self.reserved_nbytes)
+        self._begin((), is_snapshot=False, reserved_nbytes=self.reserved_nbytes)
 
     def write_snapshot(self, snapshot: Iterable[tuple[int, bytes]], *, previous: Segment | None = None) -> None:
         """Write a segment that contains the complete state.
@@ -343,13 +347,12 @@ class Log:
     ) -> None:
         self._check_writable()
         self.check_lock()
-        self._register_pending()
-        path = self._path(self.next_number)
+        number, before, snapshot = self.next_number, self._last, self._snapshot
+        path = self._path(number)
         unfinished = path.with_suffix(f".{UNFINISHED}")
         unfinished.unlink(missing_ok=True)
-        before = self._last
         segment = Segment.create(
-            unfinished, self.next_number, self.identity, previous=before or previous, is_snapshot=is_snapshot
+            unfinished, number, self.identity, previous=before or previous, is_snapshot=is_snapshot
         )
         try:
             segment.append_many(records)
@@ -358,58 +361,31 @@ class Log:
             if is_snapshot:  # the segments that it replaces are deleted
                 self._sync()
                 segment.flush()
-            self._pending = segment
+                self._snapshot = number
+            segment.path, self.next_number = path, number + 1
+            self.ids[number] = segment.id
+            self.segments[number] = self._last = segment
             unfinished.rename(path)
-        finally:
-            if self._pending is None:
+        except BaseException:  # Ctrl-C, too, which may come after the renaming
+            if not path.exists():
+                self.next_number, self._last, self._snapshot = number, before, snapshot
+                self.ids.pop(number, None)
+                self.segments.pop(number, None)
                 segment.close()
                 unfinished.unlink(missing_ok=True)
-            self._register_pending()
+            raise
         with contextlib.suppress(OSError):  # the new segment is complete without this
             if is_snapshot:
                 flush_path(self.folder)
             if before is not None:
-                self._seal(before)
-
-    def _register_pending(self) -> None:
-        """Make a new segment the last one if it has its final name, otherwise delete it."""
-        segment = self._pending
-        if segment is None:
-            return
-        path = self._path(segment.number)
-        if path.exists():
-            segment.path = path
-            self.next_number = segment.number + 1
-            self.ids[segment.number] = segment.id
-            self.segments[segment.number] = self._last = segment
-            if segment.is_snapshot:
-                self._snapshot = segment.number
-        else:
-            segment.close()
-            path.with_suffix(f".{UNFINISHED}").unlink(missing_ok=True)
-        self._pending = None
-
-    def _seal(self, segment: Segment) -> None:
-        """Append a record that marks that another segment follows, so that its loss is detected."""
-        if not segment.is_writable:
-            writable = Segment(segment.path, writable=True)
-            writable.end = segment.end
-            segment.close()
-            segment = writable
-        if segment.n_links == 1:  # otherwise a copy of the folder shares the file
-            segment.truncate_tail()  # a process that was killed may have left a partial record
-            segment.append(SEALED, b"")
-        segment.flush()
-        segment.seal()
+                before.flush()
+                before.seal()
 
     def drop_segments(self, keep: Collection[int]) -> None:
         """Delete all segments except some, the newest snapshot and what follows it. Open ones stay readable."""
         self._check_writable()
-        # Keep them open until the next call: other threads may be about to read them.
-        self._retired = {
-            number: self.segments.pop(number)
-            for number in [*self.segments]
-            if number not in keep and number < self._snapshot
+        self.segments = {
+            number: segment for number, segment in self.segments.items() if number in keep or number >= self._snapshot
         }
         for number in segment_numbers(self.folder):
             if number not in keep and number < self._snapshot:
@@ -424,7 +400,7 @@ class Log:
         :raises OSError: if the disk is full
         """
         numbers = [*numbers]
-        copy = Log.create(folder, advice="pass an empty or a new folder")
+        copy = Log.create(folder)
         try:
             for number in numbers:
                 link_or_copy(self._path(number), copy._path(number))
@@ -441,7 +417,6 @@ class Log:
     def flush(self) -> None:
         """Sync everything to the disk."""
         self._check_writable()
-        self._register_pending()
         self.last.recover()
         self._sync()
         self.check_lock()
@@ -466,7 +441,6 @@ class Log:
             return
         try:
             if self.is_writable and self._last is not None:
-                self._register_pending()
                 self.last.recover()
                 self.last.shrink_to_fit()
                 self.end = log_fingerprint(self.folder)  # while nobody else can write
@@ -517,24 +491,10 @@ class Log:
             return True
         segment = Segment(self._path(last.number))
         try:
-            has_commit = any(
-                isinstance(part, Record) and part.kind == COMMIT for part in segment.undamaged_records(start=last.end)
-            )
+            has_commit = any(record.kind == COMMIT for record in segment.records(last.end, problems=[]))
             return segment.id != last.id or has_commit or not segment.is_record_end(last.end)
         finally:
             segment.close()
-
-    def is_latest(self) -> bool:
-        """Return whether no other log committed anything since this one was opened, also after an interrupted write.
-
-        The folder must be locked.
-        """
-        if os.getpid() == self._pid and (end := log_fingerprint(self.folder)) is not None:
-            # Nobody else appends commits to a segment that this log began.
-            begun = {each.id for each in (self._last, self._pending) if each is not None and each.is_writable}
-            if end[2] in begun:  # the id of the last segment
-                return True
-        return self._last is not None and not self._is_changed(self._last)
 
     def close(self) -> None:
         """Release write access and close the files. Segments that were open can still be read."""

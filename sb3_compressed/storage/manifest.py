@@ -1,4 +1,4 @@
-"""``Manifest``: the first record of each segment, with the metadata of a store; ``ArraySpec``: one of its arrays."""
+"""``Manifest``: the first record of each snapshot, with the metadata of a store; ``ArraySpec``: one of its arrays."""
 
 from __future__ import annotations
 
@@ -58,15 +58,14 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of the first record of a segment.
+    """The content of the first record of a snapshot.
 
     :param metadata: JSON-serializable data that is needed to create the buffer
     :param specs: the arrays, by name
     :param segments: the ids of the segments that the state refers to, by number
-    :param values: some numbers and texts, as of the beginning of the segment
+    :param values: some numbers and texts, as of the snapshot
     :param codecs: the addresses of the codecs in use, likewise
     :param step: the last step that wrote a row of the ring, likewise
-    :param epoch: how often the content of the store was replaced
     """
 
     metadata: dict[str, Any]
@@ -75,17 +74,18 @@ class Manifest:
     values: dict[str, Any] = field(default_factory=dict)
     codecs: dict[str, int] = field(default_factory=dict)
     step: int = -1
-    epoch: int = 0
 
     @classmethod
-    def of_segment(cls, segment: Segment, *, is_growing: bool = False) -> Manifest:
-        """Return the manifest of a segment.
+    def of_segment(cls, segment: Segment, *, is_growing: bool = False, problems: list[str] | None = None) -> Manifest:
+        """Return the manifest of a snapshot, which contains two copies.
 
         :param is_growing: as for :meth:`Segment.records`
+        :param problems: likewise
         :raises CorruptStorage: if it is missing or invalid
         """
-        record = next(segment.records(is_growing=is_growing), None)
-        if record is None or record.kind != MANIFEST:
+        records = segment.records(is_growing=is_growing, problems=problems)
+        record = next((each for each in records if each.kind == MANIFEST), None)
+        if record is None:
             raise CorruptStorage(f"{segment.path} has no metadata")
         return cls.from_json(record.content, segment)
 
@@ -119,6 +119,5 @@ class Manifest:
             "values": self.values,
             "codecs": self.codecs,
             "step": self.step,
-            "epoch": self.epoch,
         }
         return json.dumps(data).encode()

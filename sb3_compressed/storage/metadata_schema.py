@@ -56,14 +56,13 @@ MAX_AXES = 32
 #: An address in a log: the number of a segment, at most eight digits, and an offset of 32 bits.
 ADDRESS = range(1, 10**8 << 32)
 COMMIT_SCHEMA = {"values?": dict, "codecs?": {str: ADDRESS}}
-#: The first record of a segment. The content of "about" is validated separately (:data:`METADATA`).
+#: The first record of a snapshot. The content of "about" is validated separately (:data:`METADATA`).
 MANIFEST_SCHEMA = {
     "about": dict,
     "arrays": {str: parse_array_spec},
     "segments?": parse_segment_ids,
     **COMMIT_SCHEMA,
     "step?": range(-1, 1 << 63),
-    "epoch?": SIZE,
 }
 #: The metadata of a buffer.
 METADATA = {
@@ -107,18 +106,14 @@ def parse_sampler_value(data: object) -> bool | int | float | str | None:
 SAMPLER = {"step": range(-(1 << 63), 1 << 63), "state": {str: parse_sampler_value}}
 
 
-def check_values(values: Any, rows: int, what: str, *, may_lack: bool = False) -> None:
+def check_values(values: Any, rows: int, what: str) -> None:
     """Raise if the values of a buffer are invalid.
 
     :param rows: rows of its ring
     :param what: as for :func:`~sb3_compressed.storage.json_schema.check`
-    :param may_lack: whether values may be missing, such as those of a damaged commit
     :raises CorruptStorage: with the field
     """
-    position = {"pos": range(max(rows, 1)), "full": bool}
-    if may_lack:
-        position = {f"{key}?": kind for key, kind in position.items()}
-    check({**position, "streams?": {str: STREAM}}, values, what)
+    check({"pos": range(max(rows, 1)), "full": bool, "streams?": {str: STREAM}}, values, what)
 
 
 # -- size limits ------------------------------------------------------------------------------------------------------

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["CODEC", "COMMIT", "MANIFEST", "PATCHES", "SEALED", "SLOTS"]
+__all__ = ["CODEC", "COMMIT", "MANIFEST", "PATCHES", "SLOTS"]
 
-#: The metadata of a store, the first record of each segment; see ``manifest.py``.
+#: The metadata of a store, the first record of each snapshot; see ``manifest.py``.
 MANIFEST = 1
 #: A codec, and slots with their payloads; see ``slot_log.py``.
 CODEC, SLOTS = 2, 3
 #: Parts of a commit; see ``commit_format.py``.
 PATCHES, COMMIT = 4, 5
-#: The last record of a segment that another one follows.
-SEALED = 6
+# Versions up to 0.3.0 ended a segment that another one follows with an empty record of kind 6, which is ignored.

@@ -9,8 +9,8 @@ A segment begins with a header (``segment_header.py``). Records follow, each of
 
 Numbers are little-endian. Every seed is XORed with the segment's id, so a record of one segment is never valid in
 another: the files of two copies of a folder that were both written to cannot be mixed up. Only the log object that
-began a segment appends records to it; the log that begins the next segment adds one last record, SEALED, unless a copy
-of the folder shares the file. So of two files with the same id, the commits of one are a prefix of those of the other.
+began a segment appends records to it. So of two files with the same id, the commits of one are a prefix of those of the
+other.
 
 The file may be longer than its records, and is zero there. This distinguishes a crash of the writing process from
 damage: a truncated record has only zeros from some byte on and so lacks its last byte; a record with a flipped bit does
@@ -42,7 +42,6 @@ NO_HEADER = bytes(HEADER_NBYTES)
 MAX_NBYTES = (1 << 32) - 1
 MIN_GROWTH = 1 << 20
 BLOCK_NBYTES = 1 << 20  # bytes that are read or written at a time
-MIN_BLOCK_NBYTES = 1 << 12  # bytes of the first read, since there is often little
 #: How often a record that another process may be writing is read before it counts as damaged.
 TRIES = 1000
 
@@ -79,7 +78,7 @@ class Segment:
         self._file = open_regular_file(path, "r+b" if writable else "rb")
         self._close = weakref.finalize(self, self._file.close)
         try:
-            header, self.has_damaged_header = read_header(self._file, path)
+            header = read_header(self._file, path)
             self._map()
         except BaseException:
             self.close()
@@ -120,11 +119,6 @@ class Segment:
         #: The bytes of the file, read-only. They end where a writer may truncate it: reading mapped memory beyond the
         #: end of the file crashes the process.
         self.bytes = self._mapped
-
-    @property
-    def n_links(self) -> int:
-        """The number of hard links of the file, more than one if copies of the folder share it."""
-        return os.fstat(self._file.fileno()).st_nlink
 
     def is_replaced(self) -> bool:
         """Return whether there is another file at its path now."""
@@ -193,29 +187,15 @@ class Segment:
         try:
             write_at(self._file, memoryview(data), self.end)
         except OSError:
-            self.truncate_tail()
+            self.recover()
             raise
         self.end += nbytes
         self._is_dirty = False
 
     def recover(self) -> None:
-        """After an interrupt during a write, keep the record if it is complete (others may have read it)."""
-        if not self._is_dirty:
-            return
-        try:
-            record = self._record_at(self.end, is_growing=True)
-        except CorruptStorage:
-            record = None
-        if record is None:
+        """Remove what an interrupted write has left."""
+        if self._is_dirty:
             self.truncate_tail()
-        else:
-            self.end = record.end
-        self._is_dirty = False
-
-    def truncate(self, end: int) -> None:
-        """Remove the records from an offset on."""
-        self.end = end
-        self.truncate_tail()
 
     def truncate_tail(self) -> None:
         """Remove what follows the end: a partial record, or reserved room."""
@@ -264,86 +244,51 @@ class Segment:
         return offset == HEADERS_NBYTES or self._read(offset - 1, 1) == LAST
 
     def records(
-        self, start: int | None = None, *, is_growing: bool = False, limit: int | None = None
+        self,
+        start: int | None = None,
+        *,
+        is_growing: bool = False,
+        limit: int | None = None,
+        problems: list[str] | None = None,
     ) -> Iterator[Record]:
         """Yield the records from an offset on, and set :attr:`end` after each.
 
         :param start: where to begin; ``None`` for the first record
         :param is_growing: whether another process may be writing the next record
         :param limit: where the last record ends, if known
+        :param problems: receives a description of each damaged part, which is skipped; ``None`` to raise an error there
         :raises CorruptStorage: at a damaged record, or if no record ends at the limit
         """
         self.end = HEADERS_NBYTES if start is None else start
-        block_nbytes = MIN_BLOCK_NBYTES
+        while True:
+            try:
+                yield from self._records(limit, is_growing=is_growing)
+                return
+            except CorruptStorage as error:
+                if problems is None:
+                    raise
+                problems.append(str(error))
+            data = self._read(self.end + 1, BLOCK_NBYTES)
+            places = range(len(data) - HEADER_NBYTES + 1)
+            skipped = next((at for at in places if self._is_header(data[at : at + HEADER_NBYTES])), None)
+            if skipped is None:
+                return
+            self.end += 1 + skipped
+
+    def _records(self, limit: int | None, *, is_growing: bool) -> Iterator[Record]:
+        """Yield the records from :attr:`end` on, and raise at a damaged one."""
         while limit is None or self.end < limit:
-            block_nbytes = min(4 * block_nbytes, BLOCK_NBYTES)
-            for record in self._records_of_block(
-                block_nbytes if limit is None else min(block_nbytes, limit - self.end)
-            ):
-                self.end = record.end
-                yield record
-            if limit is not None and self.end >= limit:
+            record = self._next_record(TRIES if is_growing else 1)
+            if record is None:
                 break
-            # What remains is a large record, the end, or damage.
-            large = self._next_record(TRIES if is_growing else 1)
-            if large is None:
-                break
-            self.end = large.end
-            yield large
+            self.end = record.end
+            yield record
         if limit is not None and self.end != limit:
             raise CorruptStorage(f"{self.path} ends at byte {self.end}, but must have {limit} bytes")
         if not self.is_writable:
             if self.end > len(self._mapped):
                 self._map()
             self.bytes = self._mapped[: self.end]  # a writer truncates the file here when it ends
-
-    def _records_of_block(self, nbytes: int) -> Iterator[Record]:
-        """Yield the complete records among the next bytes, much faster than one by one."""
-        from sb3_compressed.storage.record_kernels import find_records  # on first use: importing numba is slow
-
-        start = self.end
-        data = np.frombuffer(self._read(start, nbytes), np.uint8)
-        found = np.empty((len(data) // HEADER_NBYTES, 3), np.int64)
-        n_found = find_records(data, np.uint64(self.id), found)
-        for kind, offset, content_nbytes in found[:n_found].tolist():
-            yield Record(kind, start + offset, data[offset : offset + content_nbytes])
-
-    def problems(self) -> Iterator[str]:
-        """Yield a description of each damaged part, and set :attr:`end`."""
-        if self.has_damaged_header:
-            yield f"{self.path} is damaged in one of the two copies of its header"
-        for part in self.undamaged_records():
-            if isinstance(part, CorruptStorage):
-                yield str(part)
-
-    def undamaged_records(
-        self, limit: int | None = None, *, start: int | None = None
-    ) -> Iterator[Record | CorruptStorage]:
-        """Yield all intact records, and an error for each damaged part between them.
-
-        :param start: where to begin; ``None`` for the first record
-        :param limit: where the last record ends, if known
-        """
-        self.end = HEADERS_NBYTES if start is None else start
-        while True:
-            try:
-                yield from self.records(self.end, limit=limit)
-                return
-            except CorruptStorage as error:  # rare
-                yield error
-            resumed = self._find_record(self.end + 1, limit)
-            if resumed is None:
-                return
-            self.end = resumed
-
-    def _find_record(self, start: int, limit: int | None) -> int | None:
-        """Return the offset of the first complete record from a byte on, after damage."""
-        from sb3_compressed.storage.record_kernels import find_record
-
-        size = min(len(self._mapped), os.fstat(self._file.fileno()).st_size)
-        data = self._mapped[start : size if limit is None else min(size, limit)]
-        at = find_record(data, np.uint64(self.id))
-        return None if at < 0 else start + int(at)
 
     def _next_record(self, n_tries: int) -> Record | None:
         """Return the record at the end so far, ``None`` if there is none or it is truncated."""

@@ -56,34 +56,21 @@ def new_header(number: int, identity: int, previous_id: int, previous_end: int, 
     return 2 * (fields + checksum(fields).to_bytes(8, "little"))
 
 
-def read_header(file: FileIO, path: Path) -> tuple[Header, bool]:
-    """Return a segment's header, and whether one of its two copies is damaged.
+def read_header(file: FileIO, path: Path) -> Header:
+    """Return a segment's header.
 
-    :raises CorruptStorage: if both are, or the file is not a segment of a known version
+    :raises CorruptStorage: if both copies are damaged, or the file is not a segment of a known version
     """
     data = file.read(HEADERS_NBYTES)
     copies = [data[: SEGMENT_HEADER.size], data[SEGMENT_HEADER.size :]]
     intact = [copy for copy in copies if len(copy) == SEGMENT_HEADER.size and _is_intact(copy)]
     if not intact:
-        raise _header_error(data, path)
+        what = "is damaged at byte 0, in its header" if data.startswith(MAGIC) else "is not a file of this package"
+        raise CorruptStorage(f"{path} {what}")
     _, version, number, identity, own_id, previous_id, previous_end, flags, _ = SEGMENT_HEADER.unpack(intact[0])
     if version != FORMAT_VERSION:
-        raise _unknown_version(path, version)
-    return Header(number, identity, own_id, previous_id, previous_end, bool(flags & IS_SNAPSHOT)), intact != copies
-
-
-def _header_error(data: bytes, path: Path) -> CorruptStorage:
-    """Return the reason why a file has no intact header."""
-    if not data.startswith(MAGIC):
-        return CorruptStorage(f"{path} is not a file of this package")
-    version = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 4], "little")
-    if version not in (0, FORMAT_VERSION):  # such as version 1, whose header was another one
-        return _unknown_version(path, version)
-    return CorruptStorage(f"{path} is damaged at byte 0, in its header")
-
-
-def _unknown_version(path: Path, version: int) -> CorruptStorage:
-    return CorruptStorage(f"{path} has version {version} of the format; supported is {FORMAT_VERSION}")
+        raise CorruptStorage(f"{path} has version {version} of the format; supported is {FORMAT_VERSION}")
+    return Header(number, identity, own_id, previous_id, previous_end, bool(flags & IS_SNAPSHOT))
 
 
 def _is_intact(header: bytes) -> bool:

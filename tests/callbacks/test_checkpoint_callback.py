@@ -80,18 +80,6 @@ def test_the_latest_checkpoint_is_the_one_saved_last_whatever_its_step(tmp_path:
     assert_same_buffer(stored_buffer(latest_checkpoint(tmp_path) / "buffer"), model.replay_buffer)
 
 
-def test_relative_paths_are_resolved_on_construction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The working directory changes before training."""
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    model, callback = dqn(storage="storage"), BufferCheckpointCallback(40, "checkpoints", keep=9)
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    model.learn(50, callback=callback)
-    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == []
-    for folder in (latest_checkpoint(tmp_path / "checkpoints") / "buffer", tmp_path / "storage"):
-        assert_same_buffer(stored_buffer(folder), model.replay_buffer)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.slow
 def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(tmp_path: Path) -> None:
@@ -124,14 +112,6 @@ def test_the_statistics_of_vec_normalize_are_saved(tmp_path: Path) -> None:
     dqn(env=env).learn(30, callback=BufferCheckpointCallback(20, tmp_path))
     loaded = VecNormalize.load(str(latest_checkpoint(tmp_path) / "vecnormalize.pkl"), atari_env(n_envs=1))
     assert loaded.ret_rms.count > 1
-
-
-def test_verbose_prints_a_line_per_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dqn().learn(100, callback=BufferCheckpointCallback(50, tmp_path, verbose=1))
-    lines = [line for line in capsys.readouterr().out.splitlines() if "transitions" in line]
-    assert len(lines) == 2
-    # With two environments and training every 4 steps, the first rollout after 50 steps ends at 56.
-    assert lines[0].startswith(f"{tmp_path / 'step_0000000056'}: 56 transitions and the model in ")
 
 
 def test_a_model_without_a_compressed_buffer_raises_before_training(tmp_path: Path) -> None:

@@ -10,18 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from sb3_contrib import RecurrentPPO
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import BitFlippingEnv
 from support import atari_env
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from callbacks.failing import FailingCallback
 from sb3_compressed import (
     BufferStatsCallback,
-    CompressedHerReplayBuffer,
     CompressedReplayBuffer,
     CompressedRolloutBuffer,
     MixedReplayBuffer,
@@ -29,7 +25,6 @@ from sb3_compressed import (
     load_checkpoint,
     save_checkpoint,
 )
-from sb3_compressed.contrib import compress_rollout_buffer
 from sb3_compressed.samplers import PrioritizedSampler
 
 SIZES = {
@@ -142,31 +137,6 @@ def test_a_training_after_a_failed_one_is_timed_once() -> None:
     assert not {"add", "sample"} & set(vars(model.replay_buffer))
     callback.on_training_end()  # rl-baselines3-zoo calls this twice
     assert not {"add", "sample"} & set(vars(model.replay_buffer))
-
-
-@pytest.mark.parametrize("kind", ["vectors", "her", "recurrent"])
-def test_other_kinds_of_buffers_are_logged(kind: str, tmp_path: Path) -> None:
-    off: dict[str, Any] = {
-        "device": "cpu", "policy_kwargs": {"net_arch": [8]}, "buffer_size": 200, "learning_starts": 20,
-        "tensorboard_log": str(tmp_path),
-    }  # fmt: skip
-    model: Any
-    if kind == "vectors":
-        model = DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=CompressedReplayBuffer, **off)
-    elif kind == "her":
-        env = make_vec_env(BitFlippingEnv, 2, env_kwargs={"n_bits": 4, "image_obs_space": True})
-        model = DQN("MultiInputPolicy", env, replay_buffer_class=CompressedHerReplayBuffer, **off)
-    else:
-        model = RecurrentPPO(
-            "CnnLstmPolicy", atari_env(n_envs=2), n_steps=16, n_epochs=1, device="cpu",
-            policy_kwargs={"lstm_hidden_size": 8}, tensorboard_log=str(tmp_path),
-        )  # fmt: skip
-        compress_rollout_buffer(model)
-    model.learn(100, callback=BufferStatsCallback(log_freq=40))
-    found = curves(tmp_path)
-    assert set(found) == SIZES | TIMES
-    assert all(np.isfinite(value) for points in found.values() for _, value in points)
-    assert found["transitions"][-1][1] > 0
 
 
 PRIORITIES = {"priority_max", "effective_sample_size", "never_sampled", "skipped_updates"}

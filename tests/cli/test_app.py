@@ -118,7 +118,7 @@ from sb3_compressed import CompressedReplayBuffer
 from sb3_compressed.recording import record_episodes
 from sb3_compressed.warmup import warm_up
 for module in pkgutil.walk_packages(sb3_compressed.__path__, "sb3_compressed."):
-    requires_extras = module.name.endswith((".__main__", ".contrib", ".line_progress"))
+    requires_extras = module.name.endswith((".__main__", ".contrib"))
     if not requires_extras and not module.name.startswith("sb3_compressed.cli."):
         importlib.import_module(module.name)
 for name in sb3_compressed.__all__:
@@ -135,4 +135,4 @@ model.learn(20)
 def test_library_works_without_typer_and_rich() -> None:
     done = outcome(WITHOUT_CLI)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines() == ["warming up 20/20", "recording episodes 1/1"]
+    assert done.stderr == ""

@@ -84,7 +84,7 @@ def test_folder_is_described(way: str, tmp_path: Path) -> None:
 def test_all_kinds_of_folders_are_inspected(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints" / "step_0000000007"
     folder.mkdir(parents=True)
-    checkpoint_folder.write_manifest(folder, 1, 7, "run")
+    checkpoint_folder.write_manifest(folder, 1, 7)
     (folder / "model.zip").touch()
     save_checkpoint(filled("atari", 40), folder / "buffer")
     save_checkpoint(filled("atari", 150, sampler="prioritized"), tmp_path / "prioritized")

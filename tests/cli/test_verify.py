@@ -34,7 +34,7 @@ def test_damage_is_reported_with_exit_code_1(folder: Path) -> None:
 
 
 def test_much_damage_is_summarized_unless_verbose(folder: Path) -> None:
-    files = sorted(folder.glob("*.log"))
+    *files, _ = sorted(folder.glob("*.log"))  # not the state, without which no payload is found
     for file in files:
         data = bytearray(file.read_bytes())
         for position in range(200, len(data), 500):

@@ -75,7 +75,7 @@ def hold_that_others_are_kept(repaired: Any, before: dict[Place, tuple[bytes, ..
     kept = {place: content for place, content in before.items() if place not in dropped}
     assert after.keys() >= before.keys()
     assert all(after[place] == content for place, content in kept.items())
-    if not hasattr(repaired, "ep_length") and not repaired.optimize_memory_usage:
+    if not hasattr(repaired, "ep_length"):
         for place in dropped:
             assert after[place] in kept.values(), "no transition is made up"
             assert repaired.dones[place] or repaired.timeouts[place], "n-step returns end there"
@@ -165,11 +165,15 @@ def test_repair_drops_exactly_the_transitions_with_damaged_payloads(way: str, n_
 def test_repair_drops_the_transitions_of_a_missing_file(folder: Path) -> None:
     before = transitions(load_checkpoint(folder, device="cpu"))
     spans = spans_of_transitions(folder)
-    for path in sorted(folder.glob("*.log")):
+    *others, snapshot = sorted(folder.glob("*.log"))
+    for path in others:
         damaged = damaged_copy(folder)
         (damaged / path.name).unlink()
         expected = {place for place, of_place in spans.items() if any(name == path.name for name, _, _ in of_place)}
         assert hold_that_others_are_kept(repair_silently(damaged), before) == expected
+    snapshot.unlink()
+    with pytest.raises(CorruptStorage, match="no snapshot"):
+        repair_silently(folder)
 
 
 def test_repair_of_an_intact_folder_drops_nothing(folder: Path) -> None:
@@ -209,15 +213,12 @@ def test_repair_of_a_folder_in_use_raises(folder: Path) -> None:
         ("atari", CompressedNStepReplayBuffer, {"n_steps": 3}),
         ("console", CompressedDictReplayBuffer, {}),
         ("pendulum", CompressedReplayBuffer, {}),
-        ("atari", CompressedReplayBuffer, SB3_OPTIMIZED),
     ],
 )
 def test_repair_works_for_every_class(stream: str, cls: Any, options: dict[str, Any], tmp_path: Path) -> None:
     buffer = filled(stream, 80, 50, cls, storage=tmp_path / "buffer", **options)
     buffer.close()
     before = transitions(buffer)
-    if buffer.optimize_memory_usage:  # the next row to be written contains no transition
-        before = {place: content for place, content in before.items() if place[0] != buffer.pos}
     rng = random.Random(4)
     n_dropped = 0
     for _ in range(6):
@@ -228,6 +229,14 @@ def test_repair_works_for_every_class(stream: str, cls: Any, options: dict[str, 
         n_dropped += len(hold_that_others_are_kept(repaired, before))
         repaired.sample(64)
     assert n_dropped
+
+
+def test_transitions_without_next_observations_cannot_be_excluded(tmp_path: Path) -> None:
+    filled("atari", 80, 50, storage=tmp_path / "buffer", **SB3_OPTIMIZED).close()
+    path = min((tmp_path / "buffer").glob("*.log"))
+    flip(path, path.stat().st_size // 2)
+    with pytest.raises(CorruptStorage, match="optimize_memory_usage=True"):
+        repair_silently(tmp_path / "buffer")
 
 
 def test_hindsight_never_samples_a_damaged_step(tmp_path: Path) -> None:

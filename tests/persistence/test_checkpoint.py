@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Stream
-from gymnasium import spaces
 from stored import ROWS, add, hold_equal, new
 
 from sb3_compressed import (
@@ -207,31 +205,3 @@ def test_saving_info_dicts_of_hindsight_raises(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(StorageError, match="info dicts"):
         save_checkpoint(buffer, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda array: array.reshape(-1, *array.shape[2:]),
-        lambda array: array.swapaxes(0, 1),
-        lambda array: array.reshape(10, 4, *array.shape[2:]).swapaxes(0, 1),
-    ],
-)
-def test_writes_through_a_view_older_than_the_last_checkpoint_are_saved(
-    view: Callable[[Any], Any], tmp_path: Path
-) -> None:
-    space = spaces.Box(0, 255, (4, 36, 36), np.uint8)
-    buffer = CompressedReplayBuffer(40, space, spaces.Discrete(2), device="cpu", n_envs=2)
-    for _ in range(10):
-        obs = np.full((2, *space.shape), 1, np.uint8)
-        buffer.add(obs, obs, np.zeros((2, 1), int), np.zeros(2), np.zeros(2, bool), [{}, {}])
-    kept = view(buffer.observations)
-    save_checkpoint(buffer, tmp_path / "checkpoint")
-    kept[1] = 33
-    kept[0, ..., :2] = 34
-    assert (buffer.observations[...] == 33).any()
-    save_checkpoint(buffer, tmp_path / "checkpoint")
-    kept[0] = 35
-    save_checkpoint(buffer, tmp_path / "checkpoint")
-    loaded = load_checkpoint(tmp_path / "checkpoint")
-    np.testing.assert_array_equal(loaded.observations, buffer.observations)

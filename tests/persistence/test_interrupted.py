@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,7 @@ from interrupts import bytecodes, evenly, interrupt
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_compressed import CompressedArray, CompressedReplayBuffer, CompressedRolloutBuffer
-from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
+from sb3_compressed import CompressedReplayBuffer, CompressedRolloutBuffer
 
 SPACE, BUTTONS = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
 
@@ -32,39 +29,6 @@ def numbered_frames() -> NDArray[np.uint8]:
     frames = np.repeat(np.random.default_rng(0).integers(0, 256, (1, 84, 84), np.uint8), 256, axis=0)
     frames[:, 0, 0] = frames[:, 83, 83] = np.arange(256)
     return frames
-
-
-@pytest.mark.parametrize("n_lines", range(1, 8))
-def test_interrupted_frame_stack_detection_leaves_correct_observations(n_lines: int) -> None:
-    array = CompressedArray((16, 1, 4, 84, 84), np.uint8, "delta")
-    frames = numbered_frames()
-    stacks = [frames[np.newaxis, step : step + 4] for step in range(16)]
-
-    def interrupt_after_lines(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal n_lines
-        if frame.f_code not in (FrameDeduplicator._detect_layout.__code__, FrameDeduplicator.set_layout.__code__):
-            return None
-        if "layout" in frame.f_locals and frame.f_locals["layout"] is not None and event == "line":
-            n_lines -= 1
-            if n_lines == -1:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return interrupt_after_lines
-
-    row, again = 0, []
-    before = sys.gettrace()
-    while row < 16:
-        try:
-            sys.settrace(interrupt_after_lines)
-            array[row] = stacks[row]
-            row += 1
-        except KeyboardInterrupt:  # noqa: PERF203
-            again.append(row)
-            array[row] = stacks[row - 1]  # an unchanged observation, which has no unique layout
-        finally:
-            sys.settrace(before)
-    assert len(again) == 1
-    np.testing.assert_array_equal(array, np.stack(stacks))
 
 
 def test_an_interrupted_add_can_be_repeated() -> None:

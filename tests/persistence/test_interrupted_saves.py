@@ -107,44 +107,6 @@ def interrupt_evenly(run: Callable[[Path, Bytecode | None], list[Bytecode]], fol
         run(folder / str(number), at)
 
 
-@pytest.mark.parametrize("method", ["flush", "close"])
-def test_an_interrupted_flush_can_be_repeated(method: str, tmp_path: Path) -> None:
-    def run(folder: Path, at: Bytecode | None) -> list[Bytecode]:
-        buffer = new(storage=folder, sampler="prioritized")
-        add(buffer, 0, 19)
-        if at is None:
-            return bytecodes(getattr(buffer, method))
-        error = interrupt(getattr(buffer, method), at)
-        if method == "flush":
-            add(buffer, 20, 22)
-        buffer.close()
-        assert_saved(folder, buffer)
-        new(storage=folder, sampler="prioritized", storage_mode="resume").close()
-        del error
-        return []
-
-    interrupt_evenly(run, tmp_path, at_least=1000)
-
-
-@pytest.mark.parametrize("mode", ["create", "resume", "overwrite", "repair"])
-def test_an_interrupted_constructor_releases_the_folder(mode: str, tmp_path: Path) -> None:
-    def run(folder: Path, at: Bytecode | None) -> list[Bytecode]:
-        if mode != "create":
-            add(buffer := new(storage=folder), 0, 19)
-            buffer.close()
-        if at is None:
-            found = bytecodes(lambda: new(storage=folder, storage_mode=mode).close())
-            # From then on the buffer owns the folder, and the traceback refers to the buffer.
-            n_opening = max(number for number, (code, _) in enumerate(found) if code.co_name in ("_create", "_resume"))
-            return found[: n_opening + 1]
-        error = interrupt(lambda: new(storage=folder, storage_mode=mode), at)
-        new(storage=folder, storage_mode="overwrite").close()
-        del error
-        return []
-
-    interrupt_evenly(run, tmp_path, at_least=3000)
-
-
 def test_a_save_after_an_interrupted_one_does_not_replace_another_buffer(tmp_path: Path) -> None:
     found = bytecodes(lambda: first_save(tmp_path / "a").save_checkpoint(tmp_path / "a"))
     for number, at in enumerate(evenly(found, N_INTERRUPTS)):

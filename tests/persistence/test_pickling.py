@@ -58,14 +58,6 @@ def test_a_copy_of_a_buffer_in_a_folder_is_independent_and_in_memory(way: str, s
     hold_equal(twin, buffer)
 
 
-@pytest.mark.parametrize("method", ["auto", "rle", "zstd", "zstd-dict"])
-def test_pickle_is_about_as_large_as_the_compressed_data(method: str, stream: Stream) -> None:
-    buffer = filled(stream, ROWS + 30, ROWS, compression_method=method, num_threads=1)
-    plain = sum(getattr(buffer, name).nbytes for name in ("actions", "rewards", "dones", "timeouts"))
-    space = len(pickle.dumps(buffer.observation_space))
-    assert len(pickle.dumps(buffer)) < 1.05 * buffer.observations_nbytes + plain + space
-
-
 def test_save_replay_buffer_can_be_loaded_by_sb3(tmp_path: Path) -> None:
     model = DQN(
         "CnnPolicy", atari_env(n_envs=2), buffer_size=100, learning_starts=10_000, seed=0, device="cpu",

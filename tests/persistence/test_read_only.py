@@ -15,7 +15,6 @@ import writer
 
 from sb3_compressed import StorageError, load_checkpoint, save_checkpoint
 from sb3_compressed.storage import verify
-from sb3_compressed.storage.array_store import ArrayStore
 
 N_STEPS = 80
 
@@ -96,29 +95,6 @@ def read_and_write(folder: Path, other: Path) -> None:
 def test_a_read_only_folder_can_be_read_but_not_written(folder: Path, tmp_path: Path) -> None:
     run("read_and_write", folder, tmp_path / "other")
     assert writer.hold_that_it_is_whole(load_checkpoint(folder)) == N_STEPS
-
-
-def write_on(folder: Path) -> None:
-    """Add to a folder that loses its write permission after some steps."""
-    ArrayStore.SEGMENT_NBYTES = 30_000
-    buffer: Any = writer.new_buffer(storage=folder)
-    number = 1
-    while number <= N_STEPS or buffer._storage.store.log.last.is_snapshot:  # until there is a file to append to
-        add_steps(buffer, number, number)
-        number += 1
-    folder.chmod(0o555)
-    with pytest.warns(UserWarning, match="segment"):
-        add_steps(buffer, number, 3 * N_STEPS)
-    assert writer.hold_that_it_is_whole(buffer) == 3 * N_STEPS
-
-
-def test_folder_that_becomes_read_only_is_written_to_in_its_last_file(tmp_path: Path) -> None:
-    folder = tmp_path / "changed"
-    run("write_on", folder)
-    try:
-        assert writer.hold_that_it_is_whole(load_checkpoint(folder)) == 3 * N_STEPS
-    finally:
-        folder.chmod(0o755)
 
 
 def test_buffer_that_follows_a_folder_is_read_only(tmp_path: Path) -> None:

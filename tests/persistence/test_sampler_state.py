@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,9 +13,6 @@ import crafted
 import numpy as np
 import pytest
 from conftest import recorded
-from drawn_examples import examples
-from hypothesis import example, given
-from hypothesis import strategies as st
 from small_samplers import WeightedSampler
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
@@ -205,20 +201,6 @@ def by_age(buffer: Any) -> Any:
     return rolled[rolled.any(axis=1)]
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("kind", ["optimized", "her"])
-def test_resized_buffers_draw_valid_rows(kind: str, sampler: str, tmp_path: Path) -> None:
-    buffer = new(kind, sampler)
-    add(buffer, kind, 0, 84)
-    train(buffer, 0)
-    save_checkpoint(buffer, tmp_path)
-    for rows in (20, 90):
-        loaded = load_checkpoint(tmp_path, device="cpu", buffer_size=rows * buffer.n_envs, **env_of(kind))
-        train(loaded, 1, 20)
-        add(loaded, kind, 84, 99)
-        train(loaded, 2, 20)
-
-
 # -- kills -----------------------------------------------------------------------------------------------------------
 
 
@@ -264,24 +246,6 @@ def test_transitions_of_failed_adds_are_not_drawn(
     buffer.close()
 
 
-@pytest.mark.parametrize("kind", ["vectors", "optimized"])
-def test_a_failed_add_keeps_the_priorities_of_the_row_it_would_overwrite(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = new(kind, "prioritized", storage=tmp_path)
-    add(buffer, kind, 0, 84)
-    valid = np.flatnonzero(buffer.sampler.is_valid)
-    buffer.update_priorities(valid, 1.0 + np.arange(len(valid)))
-    before = {name: np.copy(value) for name, value in buffer.sampler.state_dict().items()}
-    monkeypatch.setattr(ArrayStore, "commit", lambda *_: (_ for _ in ()).throw(OSError("no space left on device")))
-    with pytest.raises(OSError, match="no space left"):
-        add(buffer, kind, 84, 85)
-    for name, value in buffer.sampler.state_dict().items():
-        np.testing.assert_array_equal(value, before[name])
-    monkeypatch.undo()
-    buffer.close()
-
-
 # -- other samplers than the stored one ------------------------------------------------------------------------------
 
 
@@ -315,7 +279,7 @@ def test_uniform_buffers_ignore_the_state(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.rewards, buffer.rewards)
     follower = load_checkpoint(tmp_path, device="cpu", sampler="uniform", follow=True)
     follower.sample(8)
-    with pytest.warns(UserWarning, match=r"contains the state of the sampler PrioritizedSampler.*sampler='uniform'"):
+    with pytest.warns(UserWarning, match=r"contains the state of the sampler .*prioritized.*sampler='uniform'"):
         resumed = new("vectors", "uniform", storage=tmp_path, storage_mode="resume")
     add(resumed, "vectors", 60, 70)
     resumed.close()
@@ -340,7 +304,7 @@ def test_folders_without_state_begin_with_the_priority_of_new_transitions(storag
 
 def test_another_alpha_raises(tmp_path: Path) -> None:
     saved(tmp_path, PrioritizedSampler(alpha=0.5))
-    with pytest.raises(StorageError, match=r"PrioritizedSampler\(alpha=0.5.*does not fit.*alpha=0.9") as raised:
+    with pytest.raises(StorageError, match=r"'alpha': 0.5.*does not fit.*alpha=0.9") as raised:
         load_checkpoint(tmp_path, device="cpu", sampler=PrioritizedSampler(alpha=0.9))
     assert not isinstance(raised.value, CorruptStorage)
 
@@ -502,15 +466,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_damaged_states_raise_and_are_repaired(damage: dict[str, Any], folder: Path) -> None:
-    crafted.forge(folder, **damage)
-    with pytest.raises(CorruptStorage, match=rf"{re.escape(str(folder))}: the state of its sampler is invalid"):
-        load_checkpoint(folder, device="cpu")
-    with pytest.warns(UserWarning, match="sampler"):
-        assert_repaired(load_checkpoint(folder, device="cpu", repair=True))
-
-
 def test_damaged_states_raise_in_any_way_and_are_repaired_in_their_folder(folder: Path) -> None:
     crafted.forge(folder, **DAMAGE["a priority is NaN"])
 
@@ -541,121 +496,4 @@ def assert_repaired(buffer: Any) -> None:
     assert any("sampler" in problem for problem in buffer.repair_report.problems)
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [([crafted.N_ROWS, 1], "<f4"), ([crafted.N_ROWS], "<f8"), ([7, 1], "<f8")])
-def test_states_of_other_shapes_raise(shape: Any, dtype: str, folder: Path) -> None:
-    store = ArrayStore.open(folder, writable=True)
-    specs = {name: spec for name, spec in store.specs.items() if name != "sampler/priorities"}
-    odd = type(store.specs["actions"])(tuple(shape), dtype)
-    arrays = {**store.arrays, "sampler/priorities": odd.zeros()}
-    store.replace_content(store.metadata, {**specs, "sampler/priorities": odd}, arrays, store.values)
-    store.close()
-    with pytest.raises(CorruptStorage, match="sampler/priorities must be"):
-        load_checkpoint(folder, device="cpu")
-    with pytest.warns(UserWarning, match="sampler"):
-        assert_repaired(load_checkpoint(folder, device="cpu", repair=True))
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"name": "prioritised", "arguments": {}},
-        {"name": "prioritized", "arguments": {"alpha": -1}},
-        {"name": "prioritized", "arguments": {"alpha": [1]}},
-        {"name": "prioritized"},
-        {"class": 5},
-    ],
-)
-def test_invalid_configurations_raise(config: Any, folder: Path) -> None:
-    def change(manifest: Any) -> Any:
-        manifest["about"]["arguments"]["sampler"] = {"sampler": config}
-        return manifest
-
-    crafted.forge(folder, change)
-    with pytest.raises(CorruptStorage, match="sampler"):
-        load_checkpoint(folder, device="cpu")
-
-
-def test_arrays_of_the_ring_of_different_lengths_raise(folder: Path) -> None:
-    def change(manifest: Any) -> Any:
-        manifest["arrays"]["sampler/flags"] = [[3, 1], "|u1", False, True]
-        return manifest
-
-    crafted.forge(folder, change)
-    for repair in (False, True):
-        with pytest.raises(CorruptStorage, match="rows"):
-            load_checkpoint(folder, device="cpu", repair=repair)
-
-
-def test_zero_flags_and_excess_flags_draw_valid_rows_only(tmp_path: Path) -> None:
-    buffer = new("vectors", "prioritized")
-    add(buffer, "vectors", 0, 20)
-    train(buffer, 0)
-    save_checkpoint(buffer, tmp_path)
-    n_written = 20 * buffer.n_envs
-
-    def all_valid(arrays: dict[str, Any]) -> None:
-        arrays["sampler/flags"][...] = 1
-        arrays["sampler/priorities"][...] = 5.0
-
-    crafted.forge(tmp_path, change_arrays=all_valid)
-    loaded = load_checkpoint(tmp_path, device="cpu")
-    loaded.sample(1)
-    assert (loaded.sampler.priorities[:n_written] == 5).all()
-    assert (loaded.sampler.priorities[n_written:] == 0).all(), "these were not written"
-
-    def none_valid(arrays: dict[str, Any]) -> None:
-        arrays["sampler/flags"][...] = arrays["sampler/priorities"][...] = 0
-
-    crafted.forge(tmp_path, change_arrays=none_valid)
-    loaded = load_checkpoint(tmp_path, device="cpu")
-    loaded.sample(1)
-    assert (loaded.sampler.priorities[:n_written] == 1).all()
-
-
 # -- any order of operations -----------------------------------------------------------------------------------------
-
-OPERATIONS = st.lists(
-    st.sampled_from(["add", "lap", "train", "flush", "reopen", "kill", "save"]), min_size=4, max_size=14
-)
-
-
-@examples(25)
-@example(["train", "add", "add", "add", "reopen", "add"], "her", "prioritized")
-@example(["lap", "reopen", "add"], "her", "recent")
-@given(OPERATIONS, st.sampled_from(["vectors", "optimized", "her"]), st.sampled_from(SAMPLERS))
-def test_any_order_of_operations_continues_exactly(
-    tmp_path_factory: pytest.TempPathFactory, operations: list[str], kind: str, sampler: str
-) -> None:
-    """A buffer in a folder against one in memory; what a kill loses, both lose."""
-    folder = tmp_path_factory.mktemp("folder")
-    buffer, expected = new(kind, sampler, storage=folder / "0"), new(kind, sampler)
-    flushed: Any = None
-    step = 0
-    for number, operation in enumerate(["lap", *operations]):
-        if operation in ("add", "lap"):
-            n_steps = 7 if operation == "add" else ROWS + 4
-            for each in (buffer, expected):
-                for offset in range(n_steps):
-                    add(each, kind, (step + offset) % 300, (step + offset) % 300 + 1)
-            step += n_steps
-            flushed = None
-        elif operation == "train":
-            for each in (buffer, expected):
-                train(each, number)
-        elif operation == "flush":
-            buffer.flush()
-            flushed = copy.deepcopy(expected.bound_sampler)
-        elif operation == "reopen":
-            buffer.close()
-            buffer = new(kind, sampler, storage=folder / "0", storage_mode="resume")
-            flushed = copy.deepcopy(expected.bound_sampler)
-        elif operation == "kill" and flushed is not None:
-            buffer._storage.store.log.close()
-            buffer = new(kind, sampler, storage=folder / "0", storage_mode="resume")
-            expected._bound_sampler = copy.deepcopy(flushed)
-        elif operation == "save":
-            buffer.save_checkpoint(folder / f"saved {number}")
-            loaded = load_checkpoint(folder / f"saved {number}", device="cpu", **env_of(kind))
-            assert_same_training(loaded, through_copy(expected, kind, folder))
-    assert_same_training(buffer, expected)
-    buffer.close()

@@ -65,21 +65,6 @@ def test_arrays_of_other_dtypes_are_saved_as_sb3s(
     hold_equal(loaded, buffer)
 
 
-@pytest.mark.parametrize("stream", ["pendulum", "console"], indirect=True)
-@pytest.mark.parametrize("stored", [False, True])
-def test_vectors_and_numbers(stored: bool, stream: Stream, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"storage": tmp_path / "folder"} if stored else {}
-    buffer = new(stream, **options)
-    add(stream[-1][:30], buffer)
-    for name in ("observations", "next_observations"):
-        arrays = getattr(buffer, name)
-        if isinstance(arrays, dict):
-            setattr(buffer, name, {key: np.array(array).astype(np.float64) for key, array in arrays.items()})
-        else:
-            setattr(buffer, name, np.array(arrays).astype(np.float64) * 0.5)
-    hold_equal(saved(buffer, tmp_path / "folder"), buffer)
-
-
 @pytest.mark.parametrize("stream", ["bits"], indirect=True)
 def test_episodes_of_hindsight_replay(stream: Stream, tmp_path: Path) -> None:
     buffer = new(stream, buffer_class=CompressedHerReplayBuffer)
@@ -163,15 +148,6 @@ def test_unknown_keys_are_refused(tmp_path: Path) -> None:
         save_checkpoint(buffer, tmp_path)
 
 
-def test_a_data_set_that_fills_the_buffer(stream: Stream, tmp_path: Path) -> None:
-    buffer = new(stream)
-    add(stream[-1][: ROWS - 1], buffer)
-    buffer.pos = ROWS
-    save_checkpoint(buffer, tmp_path)
-    assert (buffer.pos, buffer.full) == (0, True)
-    hold_equal(load_checkpoint(tmp_path, device="cpu"), buffer)
-
-
 class OfTwoRewards(ReplayBuffer):
     """A user's class with other arrays, whose constructor runs within ours."""
 
@@ -234,14 +210,3 @@ class AsAssigned(CompressedReplayBuffer):
         if isinstance(self.observations, np.ndarray):
             self.observations = self.observations.astype(np.float64)
             self.next_observations = self.next_observations.astype(np.float64)
-
-
-def test_rows_that_were_never_written(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sb3_compressed.storage.array_store.MAX_MISSING", 50)
-    buffer = new(stream)
-    add(stream[-1][:5], buffer)
-    save_checkpoint(buffer, tmp_path)
-    buffer.full = True
-    with pytest.raises(StorageError, match="should be written"):
-        save_checkpoint(buffer, tmp_path)
-    assert load_checkpoint(tmp_path, device="cpu").size() == 5

@@ -17,7 +17,7 @@ import pytest
 import writer
 from conftest import Stream, recorded
 from lines import interrupts
-from programs import outcome, run
+from programs import run
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stored import add, hold_equal, new
@@ -30,7 +30,6 @@ from sb3_compressed import (
     load_checkpoint,
     save_checkpoint,
 )
-from sb3_compressed.arrays import compressed_array
 from sb3_compressed.persistence import buffer_storage
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.segment import Segment
@@ -57,12 +56,12 @@ def test_failure_of_a_new_segment_loses_nothing(place: str, tmp_path: Path, monk
     def fails(*_: Any, **__: Any) -> None:
         raise OSError
 
-    for _ in range(3):
+    for _ in range(1 if place == "make_room" else 3):  # without room, later commits would fail as well
         add_steps(buffer, 1)  # so that there is a file to write to
         with monkeypatch.context() as patch:
             patch.setattr(Path if place == "rename" else Segment, place, fails)
             with pytest.warns(UserWarning, match="segment"):
-                add_steps(buffer, 60)
+                add_steps(buffer, 90)
         add_steps(buffer, 5)
         last = writer.hold_that_it_is_whole(buffer)
         assert writer.hold_that_it_is_whole(writer.new_buffer(storage=killed(folder), storage_mode="resume")) == last
@@ -210,14 +209,6 @@ def test_deleted_buffer_releases_its_folder(stream: Stream, tmp_path: Path) -> N
     gc.collect()
 
 
-def test_copying_a_folder_keeps_its_lock(stream: Stream, tmp_path: Path) -> None:
-    stored = new(stream, storage=tmp_path / "buffer")
-    killed(tmp_path / "buffer")  # opens and closes the lock file, too
-    script = "import sys, writer; writer.new_buffer(storage=sys.argv[1], storage_mode='overwrite')"
-    assert f"written to by the process {os.getpid()}" in outcome(script, tmp_path / "buffer").stderr
-    stream[-1][0].add_to(stored)
-
-
 def test_damaged_checkpoint_can_be_overwritten(stream: Stream, tmp_path: Path) -> None:
     buffer = new(stream)
     stream[-1][0].add_to(buffer)
@@ -299,20 +290,6 @@ def test_loading_with_storage_arguments_raises(stream: Stream, tmp_path: Path) -
     hindsight.save_checkpoint(tmp_path / "hindsight")
     with pytest.raises(StorageError, match="without env"):
         load_checkpoint(tmp_path / "hindsight")
-
-
-def test_changes_of_an_interrupted_write_are_saved(stream: Stream, tmp_path: Path) -> None:
-    """After an interrupt anywhere, the next save has the content of the buffer."""
-    buffer = new(stream)
-    add(stream[-1][:20], buffer)
-    for interrupt in interrupts(compressed_array):
-        buffer.save_checkpoint(tmp_path)
-        with interrupt:
-            buffer.observations[interrupt.n_lines % 20] = stream[-1][20 + interrupt.n_lines].obs
-        buffer.save_checkpoint(tmp_path)
-        loaded: Any = load_checkpoint(tmp_path, device="cpu")
-        np.testing.assert_array_equal(np.asarray(loaded.observations[:20]), np.asarray(buffer.observations[:20]))
-    assert interrupt.n_lines > 10
 
 
 def test_interrupt_between_any_two_lines_of_an_add_loses_nothing(tmp_path: Path) -> None:

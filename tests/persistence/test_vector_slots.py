@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from buffer_pairs import REPLAY_PAIRS
-from conftest import Stream
 from gymnasium import spaces
-from support import add_all, assert_same_batch, n_episode_ends, new_buffer, same_draws
 
 from sb3_compressed import (
     CompressedReplayBuffer,
@@ -21,45 +14,6 @@ from sb3_compressed import (
     save_checkpoint,
 )
 from sb3_compressed.persistence import vector_slots
-
-ROWS = 70
-
-
-def parts(observations: Any) -> list[Any]:
-    """Return the arrays of all keys, or the only one."""
-    return list(observations.values()) if isinstance(observations, dict) else [observations]
-
-
-def assert_same_everything(ours: Any, theirs: Any, seed: int) -> None:
-    for batch_size in (5, 50):
-        samplers = [partial(buffer.sample, batch_size) for buffer in (ours, theirs)]
-        assert_same_batch(*same_draws(*samplers, seed=seed))
-    for name in ("observations", "next_observations"):
-        for our_part, their_part in zip(*(parts(getattr(buffer, name)) for buffer in (ours, theirs)), strict=True):
-            assert np.asarray(our_part).tobytes() == their_part.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("kind", "stream"),
-    [("replay", "cart"), ("replay", "acrobot"), ("n-step", "cart"), ("her", "goal-bits"), ("dict", "goal-bits")],
-    indirect=["stream"],
-)
-def test_batches_equal_sb3s_over_several_laps(kind: str, stream: Stream) -> None:
-    ours, theirs = (new_buffer(cls, stream, ROWS) for cls in REPLAY_PAIRS[kind])
-    for ours_part, theirs_part in zip(parts(ours.next_observations), parts(theirs.next_observations), strict=True):
-        assert type(ours_part) is np.ndarray
-        assert (ours_part.shape, ours_part.dtype) == (theirs_part.shape, theirs_part.dtype)
-    assert n_episode_ends(stream[-1]) >= 3
-    assert len(stream[-1]) > 4 * ROWS
-    for step, transition in enumerate(stream[-1]):
-        add_all([transition], ours, theirs)
-        if step % 37 == 36 or step in (ROWS - 1, ROWS):
-            assert_same_everything(ours, theirs, seed=step)
-            env = getattr(ours, "env", None)
-            ours = copy.deepcopy(ours) if step % 2 else pickle.loads(pickle.dumps(ours))
-            if env is not None and ours.env is None:
-                ours.set_env(env)
-    assert_same_everything(ours, theirs, seed=0)
 
 
 def test_values_of_another_dtype_are_validated_at_each_add() -> None:

@@ -6,11 +6,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.record_kinds import COMMIT, SEALED
+from sb3_compressed.storage.record_kinds import COMMIT
 from storage.segments import Records, records_of
-
-#: The kind of the first record of a segment that is not a snapshot.
-DESCRIPTION = 9
 
 
 def read_chain(log: Log) -> list[tuple[int, Records]]:
@@ -25,7 +22,6 @@ def read_chain(log: Log) -> list[tuple[int, Records]]:
 def opened(folder: Path, *, writable: bool = False) -> Log:
     """Open a log and read its state, so that it can be appended to."""
     log = Log.open(folder, writable=writable)
-    log.first_record = describe
     try:
         read_chain(log)
     except BaseException:
@@ -39,15 +35,11 @@ def begin_segment(log: Log, reserved_nbytes: int) -> None:
     log.begin_segment()
 
 
-def describe() -> tuple[int, bytes]:
-    return DESCRIPTION, b"description"
-
-
 def read_state(folder: Path) -> Records:
-    """Return the records of the newest snapshot and the segments after it, without descriptions."""
+    """Return the records of the newest snapshot and the segments after it, in one list."""
     log = Log.open(folder)
     try:
-        return [record for _, records in read_chain(log) for record in records if record[0] != DESCRIPTION]
+        return [record for _, records in read_chain(log) for record in records]
     finally:
         log.close()
 
@@ -55,7 +47,6 @@ def read_state(folder: Path) -> Records:
 def new_log(folder: Path, n_snapshots: int = 1) -> Log:
     """Return a log of snapshots, each followed by a segment with one record."""
     log = Log.create(folder)
-    log.first_record = describe
     for number in range(n_snapshots):
         log.write_snapshot([(1, b"snapshot %d" % number)])
         log.segment_to_write().append(2, b"content %d" % number)
@@ -66,11 +57,10 @@ def state_of(number: int) -> Records:
     return [(1, b"snapshot %d" % number), (2, b"content %d" % number)]
 
 
-def expected_records(number: int, *, is_last: bool = False) -> Records:
+def expected_records(number: int) -> Records:
     """Return the records of a segment of :func:`new_log`."""
     snapshot, content = state_of(number // 2)
-    records = [describe(), content] if number % 2 else [snapshot]
-    return records if is_last else [*records, (SEALED, b"")]
+    return [content] if number % 2 else [snapshot]
 
 
 APPENDED: Records = [(2, b"of another"), (COMMIT, b"of another")]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 from typing import Any
 
-from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.segment import Segment
 
 COPY_NBYTES = 56
@@ -55,17 +53,3 @@ def read_segment(path: Path) -> Records:
         return records_of(segment)
     finally:
         segment.close()
-
-
-def damages_of(path: Path) -> list[str]:
-    segment = Segment(path)
-    try:
-        return [*segment.problems()]
-    finally:
-        segment.close()
-
-
-def record_of(kind: int, content: bytes, segment_id: int = 0) -> bytes:
-    """Return the bytes of a record."""
-    fields = struct.pack("<QIB", checksum(content, (kind << 32 | len(content)) ^ segment_id), len(content), kind)
-    return fields + checksum(fields, len(fields) ^ segment_id).to_bytes(8, "little")[:3] + content + b"\xff"

@@ -138,34 +138,8 @@ def change_bytes(folder: Path, random: random.Random) -> None:
     path.write_bytes(content)
 
 
-def change_files(folder: Path, random: random.Random) -> None:
-    names = [*sorted(path.name for path in folder.iterdir()), "00000009.log", "00000002.unfinished"]
-    path, other = (folder / random.choice(names) for _ in range(2))
-    way = random.choice(["link", "hard link", "link to itself", "fifo", "folder", "truncate", "grow", "swap", "delete"])
-    if way == "swap" and path.exists() and other.exists() and path != other:
-        content = path.read_bytes()
-        path.write_bytes(other.read_bytes())
-        other.write_bytes(content)
-    elif way in ("truncate", "grow") and path.exists():
-        shorter, longer = random.randrange(path.stat().st_size + 1), 1 << random.choice([26, 33])
-        os.truncate(path, shorter if way == "truncate" else longer)
-    elif way == "hard link" and other.exists() and path != other:
-        path.unlink(missing_ok=True)
-        os.link(other, path)
-    else:
-        path.unlink(missing_ok=True)
-        if way == "link":
-            path.symlink_to(random.choice([str(other), "/dev/zero", "missing", "/", "../victim"]))
-        elif way == "link to itself":
-            path.symlink_to(path)
-        elif way == "fifo":
-            os.mkfifo(path)
-        elif way == "folder":
-            path.mkdir()
-
-
 CHANGES: list[Callable[[Path, random.Random], None]] = [
-    *(change_manifest, change_commit, change_codec, change_much, change_arrays, change_bytes, change_files),
+    *(change_manifest, change_commit, change_codec, change_much, change_arrays, change_bytes),
 ]
 
 

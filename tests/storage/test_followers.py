@@ -9,15 +9,11 @@ from programs import start
 
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.damaged_store import open_damaged
-from storage.folders import damage, newest_segment
 from storage.stores import (
     METADATA,
     assert_consistent,
     commit_number,
-    crash,
     create,
-    damaged_rows,
     resized,
 )
 
@@ -40,19 +36,6 @@ def test_refresh_raises_if_the_folder_contains_another_buffer(tmp_path: Path) ->
     store.close()
 
 
-def test_refresh_raises_if_the_store_was_replaced(tmp_path: Path) -> None:
-    store = create(tmp_path)
-    commit_number(store, 1)
-    reader = ArrayStore.open(tmp_path)
-    store.close()
-    ArrayStore.create(tmp_path, {}, {}, {}, overwrite=True).close()
-    for _ in range(2):
-        with pytest.raises(StorageError):
-            reader.refresh()
-        assert assert_consistent(reader) == 1
-    reader.close()
-
-
 @pytest.mark.usefixtures("small_segments")
 def test_follower_sees_each_commit(tmp_path: Path) -> None:
     store = create(tmp_path)
@@ -73,21 +56,6 @@ def test_follower_sees_each_commit(tmp_path: Path) -> None:
         assert assert_consistent(reader) == 119
         assert len(reader.log.segments) < 10, "deleted segments are closed"
         reader.close()
-
-
-@pytest.mark.parametrize("nbytes", [300, 5_000_000], ids=["small slots", "slots larger than there was room for"])
-def test_rare_refresh_reads_the_rest_of_the_previous_segment(nbytes: int, tmp_path: Path) -> None:
-    store = create(tmp_path)
-    store.close()  # truncates the file
-    reader = ArrayStore.open(tmp_path)
-    store = ArrayStore.open(tmp_path, writable=True)
-    for number in range(1, 6):
-        commit_number(store, number, nbytes)
-    store.write_snapshot()
-    reader.refresh()
-    assert assert_consistent(reader, nbytes) == 5
-    reader.close()
-    store.close()
 
 
 FOLLOWED = """
@@ -131,28 +99,3 @@ def test_follower_of_another_process_sees_complete_states(tmp_path: Path) -> Non
     assert follower.log.last.number > 10
     follower.close()
     assert found == sorted(found)
-
-
-def test_follower_sees_repairs(tmp_path: Path) -> None:
-    """It can still read its previous state."""
-    store = create(tmp_path)
-    for number in range(1, 4):
-        commit_number(store, number)
-    follower = ArrayStore.open(tmp_path)
-    store.write_snapshot()
-    end = store.log.segment_to_write().end
-    for number in range(4, 6):
-        commit_number(store, number)
-    crash(store)
-    damage(newest_segment(tmp_path), end + 4)
-    repaired = open_damaged(tmp_path, writable=True)
-    assert assert_consistent(follower) == 3
-    assert repaired.lost_rows[3] or damaged_rows(repaired)[3]
-    repaired.write_snapshot()
-    commit_number(repaired, 4)
-    commit_number(repaired, 5)
-    assert follower.refresh()
-    assert assert_consistent(follower) == 5
-    assert not follower.refresh()
-    repaired.close()
-    follower.close()

@@ -9,14 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from programs import Process, run, start
 
 from sb3_compressed.errors import StorageError
-from sb3_compressed.storage import files
-from sb3_compressed.storage import lock as lock_module
 from sb3_compressed.storage.lock import FolderLock
 
 LOCK = """
@@ -114,16 +111,6 @@ def test_one_process_cannot_lock_a_folder_twice(
     again.release()
 
 
-def test_release_is_idempotent(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path).acquire()
-    lock.release()
-    again = FolderLock(tmp_path).acquire()
-    lock.release()
-    assert again.is_owned
-    assert FolderLock.is_locked(tmp_path)
-    again.release()
-
-
 FORK = """
 import os, sys
 from pathlib import Path
@@ -193,28 +180,7 @@ def test_surviving_forked_process_does_not_keep_the_lock(tmp_path: Path, try_in_
 # -- what is in the place of the lock file ---------------------------------------------------------------------------
 
 
-def test_hard_linked_lock_file_is_not_written_to(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("content")
-    os.link(tmp_path / "precious", tmp_path / "lock")
-    lock = FolderLock(tmp_path).acquire()
-    assert FolderLock.is_locked(tmp_path)
-    assert (tmp_path / "precious").read_text() == "content"
-    lock.release()
-
-
 # -- a lock file that is deleted -------------------------------------------------------------------------------------
-
-
-def test_deleted_lock_file_is_recreated(tmp_path: Path, try_in_other_process: TryLock) -> None:
-    lock = FolderLock(tmp_path).acquire()
-    lock.ensure_held()
-    (tmp_path / "lock").unlink()
-    assert lock.is_owned
-    lock.ensure_held()
-    assert try_in_other_process(tmp_path)[0] == "True"
-    assert int((tmp_path / "lock").read_text()) == os.getpid()
-    lock.release()
-    assert try_in_other_process(tmp_path) == ["False", "locked"]
 
 
 def test_check_raises_while_another_process_has_the_lock(tmp_path: Path) -> None:
@@ -225,37 +191,6 @@ def test_check_raises_while_another_process_has_the_lock(tmp_path: Path) -> None
             lock.ensure_held()
         assert not lock.is_owned
         assert FolderLock.is_locked(tmp_path), "the lock of the other process is unchanged"
-
-
-def test_check_raises_after_another_lock_was_acquired_and_released(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path).acquire()
-    (tmp_path / "lock").unlink()
-    FolderLock(tmp_path).acquire().release()
-    with pytest.raises(StorageError, match="deleted or replaced"):
-        lock.ensure_held()
-    lock.release()
-    with pytest.raises(StorageError, match="not locked"):
-        lock.ensure_held()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="open files cannot be deleted there")
-def test_lock_file_that_is_deleted_before_it_is_locked_is_created_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_file = files.open_regular_file
-
-    def open_and_delete(path: Path, mode: Any) -> Any:
-        """Do what another process may do, once."""
-        file = open_file(path, mode)
-        monkeypatch.setattr(lock_module, "open_regular_file", open_file)
-        path.unlink()
-        return file
-
-    monkeypatch.setattr(lock_module, "open_regular_file", open_and_delete)
-    lock = FolderLock(tmp_path).acquire()
-    lock.ensure_held()
-    assert FolderLock.is_locked(tmp_path)
-    lock.release()
 
 
 # -- file systems without locks --------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import pytest
 from programs import outcome
 
 from sb3_compressed.errors import StorageError
-from sb3_compressed.storage.log import Log, has_log, log_fingerprint
-from storage.folders import contents, names
+from sb3_compressed.storage.log import Log, has_log
+from storage.folders import contents
 from storage.logs import (
     append,
     delete,
@@ -64,42 +64,6 @@ def test_folders_with_other_files_are_rejected_unchanged(name: str, overwrite: b
     with pytest.raises(StorageError, match=re.escape(path.name)):
         Log.create(tmp_path, overwrite=overwrite)
     assert [*tmp_path.iterdir()] == [path]
-
-
-def test_replaced_log_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
-    new_log(tmp_path, 3).close()
-    before = contents(tmp_path)
-    code = "import os, sys; from pathlib import Path; from sb3_compressed.storage.log import Log"
-    outcome(f"{code}\nlog = Log.create(Path(sys.argv[1]), overwrite=True)\nos.kill(os.getpid(), 9)", tmp_path)
-    assert contents(tmp_path) == before
-    Log.create(tmp_path, overwrite=True).close()
-    assert contents(tmp_path) == before
-    log = Log.create(tmp_path, overwrite=True)
-    assert read_state(tmp_path) == state_of(2)
-    log.write_snapshot([(1, b"another")])
-    log.drop_segments([])
-    assert names(tmp_path) == ["00000006.log"]
-    assert read_state(tmp_path) == [(1, b"another")]
-    log.close()
-
-
-def test_fingerprint_changes_when_the_log_is_written_to(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    assert log_fingerprint(folder) is None
-    folder.mkdir()
-    assert log_fingerprint(folder) is None
-    new_log(folder).close()
-    places = [log_fingerprint(folder)]
-    opened(folder).close()
-    opened(folder, writable=True).close()
-    assert log_fingerprint(folder) == places[0] is not None
-    for change in (append, write_snapshot, replace):
-        change(folder)
-        places.append(log_fingerprint(folder))
-    assert len({*places}) == 4
-    newest = max(folder.glob("*.log"))
-    newest.write_bytes(b"damaged")
-    assert log_fingerprint(folder) is None
 
 
 # -- write access -------------------------------------------------------------------------------------------

@@ -35,18 +35,3 @@ def test_misplaced_segments_are_rejected(tmp_path: Path) -> None:
     for writable in (False, True):
         with pytest.raises(CorruptStorage, match=r"00000003\.log belongs to another buffer"):
             opened(tmp_path / "b", writable=writable)
-
-
-@pytest.mark.parametrize("writable", [False, True])
-def test_chain_with_a_missing_segment_is_rejected(writable: bool, tmp_path: Path) -> None:
-    log = new_log(tmp_path)
-    for _ in range(3):
-        log.begin_segment()
-    log.close()
-    for number in (3, 2, 1):
-        (tmp_path / f"{number:08}.log").unlink()
-        with pytest.raises(CorruptStorage, match=rf"{3:08}\.log is missing"):
-            opened(tmp_path, writable=writable)
-    (tmp_path / "00000000.log").unlink()
-    with pytest.raises(CorruptStorage, match=f"{tmp_path} has no snapshot"):
-        opened(tmp_path, writable=writable)

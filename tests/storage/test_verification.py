@@ -1,4 +1,4 @@
-"""Verification: every damaged byte is reported, intact folders have no damage, and nothing is changed."""
+"""Verification: damage of what a buffer consists of is reported, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import verification
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.verification import damaged_records, damaged_slots, verify
-from storage.folders import contents, damage, newest_segment
+from sb3_compressed.storage.verification import damaged_slots, verify
+from storage.folders import contents, damage
 from storage.stores import crash, tiny_store
 
 pytestmark = pytest.mark.usefixtures("small_files")
@@ -37,14 +37,6 @@ def test_folders_without_a_buffer_are_rejected(tmp_path: Path) -> None:
         verify(tmp_path / "missing")
 
 
-def test_missing_file_is_damage_unless_a_writer_may_have_deleted_it(tmp_path: Path) -> None:
-    tiny_store(tmp_path, 7).close()
-    assert [*damaged_records(newest_segment(tmp_path))] == []
-    [line] = damaged_records(tmp_path / "00000099.log")
-    assert "00000099.log" in line
-    assert [*damaged_records(tmp_path / "00000099.log", is_growing=True)] == []
-
-
 @pytest.mark.parametrize("at_once", [1, 3, 100])
 def test_damaged_slots_are_listed_by_address(at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "SLOTS_AT_ONCE", at_once)
@@ -52,12 +44,9 @@ def test_damaged_slots_are_listed_by_address(at_once: int, tmp_path: Path, monke
     [path] = tmp_path.glob("00000001.log")
     for row in (1, 2, 8):  # a payload ends where its slot begins
         damage(path, (int(store.arrays["table"][row, 0]) & 0xFFFFFFFF) - 2)
-    shares: list[float] = []
-    found = damaged_slots(store, "table", shares.append)
+    found = damaged_slots(store, "table")
     assert sorted(found) == sorted(store.arrays["table"][[1, 2, 8], 0].tolist())
     assert all(str(path) in line for line in found.values())
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
     assert store.slots.load(np.setdiff1d(store.arrays["table"], [*found])).all()
     store.close()
 
