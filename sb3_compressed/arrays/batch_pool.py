@@ -78,7 +78,7 @@ class BatchPool:
 
     A block of memory is a NumPy array, to which every array and tensor on it holds a reference: Python's reference
     count shows whether there are any. Blocks are kept for two batches, since the previous batch often still has a name
-    while the next one is sampled. Several threads may use a pool at once: a block is taken out before it is examined.
+    while the next one is sampled.
 
     At most :attr:`MAX_NBYTES` are kept; the memory of larger batches is freed with them.
 
@@ -121,11 +121,7 @@ class BatchPool:
         if nbytes < self.MIN_NBYTES or not REFERENCES_ARE_COUNTED:
             return checked_empty(shape, dtype)
         for key in reversed(list(self._blocks)):  # the last used first, so that unneeded ones are freed
-            entry = self._blocks.pop(key, None)
-            if entry is None:  # another thread has it
-                continue  # pragma: no cover  # only in a race, which a test with threads may lose
-            last_batch, block = entry
-            del entry
+            last_batch, block = self._blocks.pop(key)  # otherwise it would be one more reference
             if nbytes <= block.nbytes - ALIGNMENT <= 2 * nbytes and sys.getrefcount(block) <= UNSHARED:
                 break
             self._blocks[key] = last_batch, block

@@ -183,7 +183,7 @@ class CompressedArray(ArrayLike):
         slot_index = slot_index if basic is None else basic
         references = self._table[(*slot_index, ...)]  # an array, even of a single slot
         leading_shape = references.shape
-        references = references.flatten()  # a copy: `gather` requires that they do not change
+        references = references.reshape(-1)
         items = checked_empty((len(references), *self.item_shape), self.dtype)
         self._decode(references, items, partial(self._index_of_slot, slot_index))
         items.flags.writeable = basic is None  # views of a read-only array cannot be made writable
@@ -276,8 +276,9 @@ class CompressedArray(ArrayLike):
 
     def prepare(self) -> None:
         """Import and compile everything that the first write and read need."""
-        from sb3_compressed.arrays import frame_dedup_kernels, log_slot_kernels, payload_kernels  # noqa: F401
+        from sb3_compressed.arrays import frame_dedup_kernels  # noqa: F401
 
+        self._store.prepare()
         self.codec.prepare()
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -544,7 +545,7 @@ class CompressedArray(ArrayLike):
         array._join_stream()
         return array
 
-    # -- for other processes ---------------------------------------------------------------------------------
+    # -- layout and slots -----------------------------------------------------------------------------------
 
     @property
     def layout(self) -> FrameLayout | None:

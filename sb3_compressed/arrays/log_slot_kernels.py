@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.slot_format import (
     DAMAGED_PAYLOAD,
     DAMAGED_SLOT,
+    ELSEWHERE,
     INVALID_SLOT,
     NO_SEGMENT,
+    OFFSET,
     PAYLOAD_HEADER,
     SLOT_HEADER,
     SLOT_SEED,
@@ -20,11 +22,7 @@ from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
 from sb3_compressed.kernels.checksum_kernels import put_low_bytes, xxh64
 from sb3_compressed.kernels.jit import BYTES, INT_ROWS, INTS, READ_BYTES, helper, kernel, prefetch
 
-__all__ = ["ELSEWHERE", "append_rows", "locate_stored", "put_checksums"]
-
-OFFSET = np.int64(0xFFFFFFFF)
-ELSEWHERE = -1
-"""What :func:`append_rows` returns if the row before is not in the segment."""
+__all__ = ["append_rows", "locate_stored", "put_checksums"]
 
 
 @helper(INT, INT)

@@ -98,7 +98,7 @@ class MemoryLog:
         nbytes = self.nbytes
         self._full_at = min(max(nbytes // PARTS, MIN_NBYTES), max(nbytes // MAX_PARTS, MAX_NBYTES), MAX_FULL_NBYTES)
         segment = MemorySegment(self._n_begun + 1, self._full_at * 9 // 8)
-        self.segments = {**self.segments, segment.number: segment}  # other threads may iterate over the old one
+        self.segments = {**self.segments, segment.number: segment}  # a copy of the log may have the old one
         self._n_begun, self.last = segment.number, segment
         self._open = segment  # only now, whatever interrupts this
         return segment

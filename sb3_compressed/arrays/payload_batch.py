@@ -14,10 +14,7 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload, MissingCodec
 
-__all__ = ["MAX_CODECS", "PackedPayloads", "PayloadBatch", "codec_digest"]
-
-#: Codecs of one batch that kernels have room for.
-MAX_CODECS = 256
+__all__ = ["PackedPayloads", "PayloadBatch", "codec_digest"]
 
 DIGEST_NBYTES = 16
 MAX_UINT32 = (1 << 32) - 1

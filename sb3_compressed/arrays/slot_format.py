@@ -6,14 +6,18 @@ __all__ = [
     "CHECKSUM_NBYTES",
     "DAMAGED_PAYLOAD",
     "DAMAGED_SLOT",
+    "ELSEWHERE",
     "INVALID_SLOT",
     "NO_SEGMENT",
+    "OFFSET",
     "PAYLOAD_HEADER",
     "SLOT_HEADER",
     "SLOT_SEED",
     "TOO_MANY_PAYLOADS",
 ]
 
+OFFSET = 0xFFFFFFFF
+"""The lower bits of an address, which are an offset in a segment."""
 CHECKSUM_NBYTES = 4
 """Bytes of the checksum with which slots and payloads on disk begin."""
 SLOT_HEADER = 4
@@ -24,3 +28,5 @@ SLOT_SEED = 1 << 32
 """Added to the seed of a slot's checksum, so that no payload is mistaken for a slot."""
 TOO_MANY_PAYLOADS, NO_SEGMENT, INVALID_SLOT, DAMAGED_SLOT, DAMAGED_PAYLOAD = -1, -2, -3, -4, -5
 """What :func:`~.log_slot_kernels.locate_stored` returns instead of a number of codecs."""
+ELSEWHERE = -1
+"""What :func:`~.log_slot_kernels.append_rows` returns if the row before is not in the segment."""

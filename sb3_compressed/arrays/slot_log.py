@@ -27,13 +27,11 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs import Codec
 
-__all__ = ["NO_ADDRESSES", "OFFSET", "REFERENCE", "SlotLog", "SlotSegment", "address_of", "slot_kernels"]
+__all__ = ["NO_ADDRESSES", "REFERENCE", "SlotLog", "SlotSegment", "address_of", "slot_kernels"]
 
 #: The dtype of addresses.
 REFERENCE = np.dtype(np.int64)
 NO_ADDRESSES = np.zeros(0, REFERENCE)
-#: The lower bits of an address.
-OFFSET = 0xFFFFFFFF
 
 
 class SlotSegment(Protocol):

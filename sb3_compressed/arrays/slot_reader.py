@@ -14,10 +14,11 @@ from sb3_compressed.arrays.slot_format import (
     DAMAGED_PAYLOAD,
     INVALID_SLOT,
     NO_SEGMENT,
+    OFFSET,
     SLOT_HEADER,
     TOO_MANY_PAYLOADS,
 )
-from sb3_compressed.arrays.slot_log import NO_ADDRESSES, OFFSET, SlotLog, slot_kernels
+from sb3_compressed.arrays.slot_log import NO_ADDRESSES, SlotLog, slot_kernels
 from sb3_compressed.arrays.slots import AcceptedCodec, slot_of
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
@@ -45,7 +46,7 @@ class SlotReader:
 
         :raises CorruptStorage: if there is none
         """
-        codec = self._codecs.get(address)  # once: another thread may drop codecs
+        codec = self._codecs.get(address)
         if codec is None:
             codec = self._codecs[address] = self._log.codec_at(address >> 32, address & OFFSET)
         return codec
@@ -151,7 +152,6 @@ class SlotReader:
         :param addresses: slots whose segments are opened if necessary
         :raises CorruptPayload: if one cannot be opened
         """
-        # One consistent copy: another thread may begin segments and drop others.
         open_ones = {**self._log.segments}
         numbers, indices = np.unique(addresses[addresses != 0] >> 32, return_index=True)
         for number, index in zip(numbers.tolist(), indices.tolist(), strict=True):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.decoding import decode
+from sb3_compressed.arrays.decoding import decode, payload_kernels
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import PayloadBatch
@@ -25,7 +25,7 @@ __all__ = ["SlotStore"]
 class SlotStore(ABC):
     """Slots in a log. Tables ``(rows, n_envs)`` have one reference to a slot for each item: its address in the log.
 
-    Code outside of a store only copies and compares references; equal ones refer to equal slots.
+    Equal references refer to equal slots.
 
     :param log: the log
     :param codec: the codec, or class of codecs, whose payloads are accepted; ``None`` for every trainable codec
@@ -51,8 +51,9 @@ class SlotStore(ABC):
 
     @staticmethod
     def prepare() -> None:
-        """Import and compile everything that writing and reading need, rather than at the first step of a training."""
+        """Import and compile what writing and reading need, rather than at the first step of a training."""
         slot_kernels()
+        payload_kernels()
 
     @abstractmethod
     def watch(self, table: NDArray[np.int64]) -> None:
@@ -88,14 +89,12 @@ class SlotStore(ABC):
         :param num_threads: the number of threads that may decode
         :raises CorruptPayload: as :meth:`gather`
         """
-        n_frames = 1 if layout is None else layout.n_frames
-        batch = self.reader.gather(np.ascontiguousarray(references), n_frames, self.codec)
-        decode(batch, layout, out, num_threads)
+        decode(self.gather(references, 1 if layout is None else layout.n_frames), layout, out, num_threads)
 
     def gather(self, references: NDArray[np.int64], n_frames: int) -> PayloadBatch:
         """Return the payloads of slots.
 
-        :param references: ``(n,)``, which must not change during the call
+        :param references: ``(n,)``
         :param n_frames: the number of frames of an item; whole items and unwritten ones are allowed among them
         :raises CorruptPayload: if one is damaged, has another number of payloads, or another codec wrote it; ``index``
             is its position

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.slot_format import (
+    ELSEWHERE,
     PAYLOAD_HEADER,
     SLOT_SEED,
 )
@@ -68,7 +69,7 @@ class SlotWriter:
             self.n_failed += isinstance(error, OSError)
             raise
 
-    def place_of_codec(self, codec: Codec) -> int:
+    def address_of_codec(self, codec: Codec) -> int:
         """Return the address of a codec in the last segment, after writing it there if necessary."""
         segment, *_ = self._log.reserve()
         if segment.number != self._segment:
@@ -129,7 +130,7 @@ class SlotWriter:
                 )  # fmt: skip
                 if 0 <= nbytes <= room.size - at:
                     break
-                if nbytes == kernels.ELSEWHERE:  # a slot refers to its own segment only
+                if nbytes == ELSEWHERE:  # a slot refers to its own segment only
                     slots = [*self._reader.load(previous)]
                     if any(slot_n_frames(slot) != n_frames for slot in slots):
                         others = {*map(slot_n_frames, slots)}

@@ -115,12 +115,9 @@ class CompressedBuffer(BaseBuffer):
     REIMPLEMENTED: ClassVar[Methods] = ()
     #: Whether observations are stored for one update.
     _is_short_lived: ClassVar[bool] = False
-    #: Whether the class is from this package, so that no code of a user replaces its methods.
-    _is_from_this_package: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._is_from_this_package = cls.__module__.startswith(f"{__package__}.")
         _require_reimplemented(cls)
         if "__init__" in vars(cls):
             cls.__init__ = _recording_formats(cls.__init__)  # type: ignore[method-assign]

@@ -65,8 +65,8 @@ def write_observations(arrays: Any, rows: int | slice, encoded: Any) -> None:
 def read_observations(
     arrays: Any,
     indices: NDArray[np.int64],
-    next_arrays: Any = None,
-    next_indices: NDArray[np.int64] | None = None,
+    next_arrays: Any,
+    next_indices: NDArray[np.int64],
     *,
     empty: Empty = checked_empty,
 ) -> tuple[Any, Any]:
@@ -74,15 +74,13 @@ def read_observations(
 
     :param arrays: the observations of a buffer, ``(rows, n_envs, *obs_shape)``, or a dict of them
     :param indices: the flat indices of the transitions, ``row * n_envs + env``, ``(n,)``
-    :param next_arrays: its next observations, likewise; ``None`` for none
+    :param next_arrays: its next observations, likewise
     :param next_indices: those of the transitions whose next observations are read, ``(m,)``
     :param empty: allocates memory, as :func:`numpy.empty` does
     :return: arrays ``(n, *obs_shape)`` and ``(m, *obs_shape)``, or dicts of them
     :raises CorruptPayload: if a payload is damaged; the error names its slot
     :raises MemoryError: if there is not enough memory
     """
-    if next_arrays is None or next_indices is None:
-        next_arrays, next_indices = arrays, indices[:0]
     if isinstance(arrays, CompressedArray):
         items, n = arrays.read(indices, next_arrays, next_indices, empty=empty), len(indices)
         return items[:n], items[n:]

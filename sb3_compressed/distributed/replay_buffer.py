@@ -194,7 +194,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._start(options, buffer_size, segment_length, prefetch)
 
     def _start(self, options: ShardOptions, buffer_size: int, segment_length: int, prefetch: int) -> None:
-        """Start or find the shards, and divide the buffer among the rings that they have."""
+        """Start the shards, and divide the buffer among the rings that they have."""
         seed, rng_seed = np.random.randint(2**31, size=2)  # noqa: NPY002  # which SB3 seeds
         self._group = ShardGroup(options, self._spec, max(buffer_size // self.n_envs, 2), int(seed))
         if self._group.n_transitions > buffer_size:
@@ -384,10 +384,11 @@ class DistributedReplayBuffer(ReplayBuffer):
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does.
 
-        :param batch_size: number of transitions
+        :param batch_size: number of transitions, at least 1
         :param env: a ``VecNormalize`` to normalize observations and rewards with
         :raises BufferNotReady: if no shard has a transition
-        :raises ValueError: if rewards of n-step returns are to be normalized
+        :raises ValueError: if there are fewer, or rewards of n-step returns are to be normalized
+        :raises RuntimeError: if the buffer is closed
         """
         self._require_open()
         validate_integer("batch_size", batch_size, 1)

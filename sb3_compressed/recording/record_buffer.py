@@ -45,7 +45,7 @@ class RecordBuffer:
     their keys. The features of the next observation arrive with the next step, so :attr:`buffer` receives each step one
     call later; the last observation of an episode has features of zeros.
 
-    :param observation_space: space of the observations, or of rendered frames
+    :param observation_space: space of the observations
     :param action_space: space of the actions, which are stored unscaled
     :param buffer_size: number of transitions, after which the oldest are overwritten; ``None`` for a recording that
         grows

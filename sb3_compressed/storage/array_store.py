@@ -418,7 +418,7 @@ class ArrayStore:
         """
         last_segment, committed = self._committed_codecs
         return {
-            name: self.slots.writer.place_of_codec(codec)
+            name: self.slots.writer.address_of_codec(codec)
             for name, codec in codecs.items()
             if segment != last_segment or committed.get(name) is not codec
         }
@@ -437,7 +437,7 @@ class ArrayStore:
         :raises OSError: if the disk is full; the folder is unchanged, and must be opened again
         """
         if codecs is not None:
-            self.codecs = {name: self.slots.writer.place_of_codec(codec) for name, codec in codecs.items()}
+            self.codecs = {name: self.slots.writer.address_of_codec(codec) for name, codec in codecs.items()}
         self.values = dict(values)
         self.replace_arrays(metadata, specs, arrays)
         self._advance_step()

@@ -165,10 +165,10 @@ def test_a_slot_that_was_just_written_is_not_written_again(log: Log) -> None:
 def test_a_codec_is_written_once(log: Log) -> None:
     codec = Delta(5, dictionary=bytes(5000))
     stored = FolderSlotStore(log)
-    place = stored.writer.place_of_codec(codec)
+    place = stored.writer.address_of_codec(codec)
     end = log.last.end
     addresses = stored.write([(codec, b"%d" % k) for k in range(20)])
-    assert stored.writer.place_of_codec(codec) == place
+    assert stored.writer.address_of_codec(codec) == place
     assert log.last.end - end < 20 * 100
     assert stored.reader.codec(place) == codec
     assert stored.reader.codec(place) is stored.reader.codec(place)

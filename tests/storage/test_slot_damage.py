@@ -68,7 +68,7 @@ def test_every_flipped_bit_of_a_slot_or_payload_is_detected(way: str, log: Log, 
     ]
     stored = FolderSlotStore(log)
     for codec in CODECS[:2]:
-        stored.writer.place_of_codec(codec)
+        stored.writer.address_of_codec(codec)
     start = log.last.next_offset
     addresses = stored.write(slots)
     end = log.last.end - 1
@@ -202,7 +202,7 @@ def test_slots_of_a_segment_of_another_log_are_refused(way: str, log: Log, tmp_p
     addresses = []
     for each, content in ((log, b"ours"), (other, b"else")):
         stored = FolderSlotStore(each)
-        stored.writer.place_of_codec(CODECS[0])
+        stored.writer.address_of_codec(CODECS[0])
         start = each.last.next_offset
         addresses.append(stored.write([(CODECS[0], content, content)]))
     assert addresses[0].tolist() == addresses[1].tolist()
