@@ -229,7 +229,7 @@ def test_slots_of_a_codec_of_another_class_raise(other: Any, images: Path) -> No
     store.commit([("observations", 5, 6)], store.values, {})
     store.close()
     name = "zstd-dict" if isinstance(other, ZstdDict) else "no trainable codec"
-    match = rf"{re.escape(str(images))}/\d+.log, the slot at byte \d+, is by {name}, not by delta"
+    match = rf"{re.escape(str(images))}/\d+.log, the slot at byte \d+: it is by {name}, not by delta"
     with pytest.raises(CorruptPayload, match=match):
         load_checkpoint(images, device="cpu")
     buffer = load_checkpoint(images, device="cpu", follow=True)
