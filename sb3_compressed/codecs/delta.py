@@ -285,6 +285,21 @@ class Delta(BytesCodec, TrainableCodec):
         return self.channel_last_nbytes > 0 and frames.nbytes == self.channel_last_nbytes * len(frames)
 
     @property
+    def state(self) -> bytes:
+        """What decoders need, as :data:`.CODEC_STATE`."""
+        return self._state
+
+    @property
+    def lz4_dictionary(self) -> bytes:
+        """The dictionary of blocks of LZ4."""
+        return self._lz4.dictionary
+
+    @property
+    def uses_zstd(self) -> bool:
+        """Whether payloads may be of zstd."""
+        return self._coder_in_use == "zstd"
+
+    @property
     def _coder_in_use(self) -> str:
         """The coder of frames without a small delta; those of 0.3.0 are mapped to those of today."""
         return OLD_CODERS.get(self.coder, self.coder)
