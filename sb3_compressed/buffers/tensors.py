@@ -22,6 +22,9 @@ __all__ = ["ConvertingBuffer", "OutputDtype", "as_array", "needs_arrays", "outpu
 
 OutputDtype = Literal["raw", "float"]
 
+#: The same on CUDA devices.
+DEVICE_ALIGNMENT = 512
+
 #: SB3's methods that receive the arrays of a batch. A user's replacements may modify or keep these, so they get copies.
 NORMALIZE_OBS, NORMALIZE_REWARD = BaseBuffer._normalize_obs, BaseBuffer._normalize_reward
 TO_TORCH = BaseBuffer.to_torch
@@ -75,22 +78,24 @@ def tensor_converter(
     return _to_tensor if buffer.device.type == "cpu" else partial(_to_device, device=buffer.device)
 
 
-def _to_tensor(array: Any) -> th.Tensor:
-    """Return a tensor that takes over the memory of an array, or a copy where that is not aligned as PyTorch's is.
+def _to_tensor(values: Any) -> th.Tensor:
+    """Return a tensor that takes over the memory of an array."""
+    return _aligned(values if isinstance(values, th.Tensor) else th.from_numpy(values), ALIGNMENT)
+
+
+def _to_device(values: Any, device: th.device) -> th.Tensor:
+    """Return a tensor on a device; a copy from pinned memory is asynchronous."""
+    if isinstance(values, th.Tensor):
+        return _aligned(values, DEVICE_ALIGNMENT)
+    return th.from_numpy(values).to(device, non_blocking=device.type == "cuda")
+
+
+def _aligned(tensor: th.Tensor, alignment: int) -> th.Tensor:
+    """Return a tensor, or a copy where its memory is not aligned as PyTorch's is.
 
     Matrix products may round differently at other addresses, and then weights would not be those with SB3's buffer.
     """
-    if isinstance(array, th.Tensor):
-        return array
-    tensor = th.from_numpy(array)
-    return tensor.clone() if tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT else tensor
-
-
-def _to_device(array: Any, device: th.device) -> th.Tensor:
-    """Return a tensor on a device; a copy from pinned memory is asynchronous."""
-    if isinstance(array, th.Tensor):
-        return array
-    return th.from_numpy(array).to(device, non_blocking=device.type == "cuda")
+    return tensor.clone() if tensor.is_floating_point() and tensor.data_ptr() % alignment else tensor
 
 
 def output_tensors(observations: Any, space: spaces.Space[Any], dtype: OutputDtype, *, normalize_images: bool) -> Any:
