@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,9 @@ from sb3_compressed.arrays.device_log import DeviceLog, device_errors
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.slot_store import SlotStore
-from sb3_compressed.arrays.slots import accepted_codec
+from sb3_compressed.arrays.slots import Slot, accepted_codec, slot_n_frames
 from sb3_compressed.codecs import Codec, TrainableCodec
+from sb3_compressed.codecs.delta import Delta
 
 __all__ = ["DeviceSlotStore", "device_store", "require_decodable"]
 
@@ -29,6 +30,7 @@ class DeviceSlotStore(MemorySlotStore):
     memory.
 
     :param codec: the codec of an array
+    :param item_nbytes: bytes of an item as it is stored
     :param device: the device
     :param launch: launches the kernel on it
     :raises ValueError: if the device cannot decode the payloads of the codec
@@ -37,10 +39,16 @@ class DeviceSlotStore(MemorySlotStore):
     is_on_device = True
     log: DeviceLog
 
-    def __init__(self, codec: Codec, device: th.device, launch: Launch) -> None:
+    def __init__(self, codec: Codec, item_nbytes: int, device: th.device, launch: Launch) -> None:
         require_decodable(codec)
+        self._item_nbytes = item_nbytes
         SlotStore.__init__(self, DeviceLog(device), accepted_codec(codec))
         self._decoder = DeviceDecoder(self.log, None if isinstance(codec, TrainableCodec) else codec, launch)
+
+    @property
+    def device_nbytes(self) -> int:
+        """The memory that it takes on the device, in bytes."""
+        return sum(segment.block.numel() for segment in self.log.segments.values())
 
     def read_tensor(
         self,
@@ -56,6 +64,27 @@ class DeviceSlotStore(MemorySlotStore):
             out = th.empty(shape, dtype=torch_dtype(encoder.dtype), device=device)
             self._decoder.decode(references, encoder.layout, out, slot_of)
             return out if encoder.dtype == dtype else out.to(torch_dtype(dtype))
+
+    def write(self, slots: Sequence[Slot]) -> NDArray[np.int64]:
+        """Store slots; payloads of zstd, which 0.3.0 may have written, become uncompressed frames."""
+        converted: dict[int, tuple[Any, bytes]] = {}  # by the id of the payload, with the payload
+
+        def decodable(slot: Slot) -> Slot:
+            if type(slot) is not tuple:
+                return slot
+            parts: list[Any] = []
+            for part in slot:
+                if type(part) is not bytes:
+                    codec = part
+                elif isinstance(codec, Delta) and not codec.is_on_devices(part):
+                    if id(part) not in converted:
+                        nbytes = self._item_nbytes // slot_n_frames(slot)
+                        converted[id(part)] = part, codec.uncompressed(part, nbytes)
+                    part = converted[id(part)][1]
+                parts.append(part)
+            return tuple(parts)
+
+        return super().write([decodable(slot) for slot in slots])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _in_memory, (self.log.download(), self.codec)
@@ -82,9 +111,10 @@ def torch_dtype(dtype: np.dtype[Any]) -> th.dtype:
     return th.from_numpy(np.empty(0, dtype)).dtype
 
 
-def device_store(device: th.device) -> Callable[[Codec], MemorySlotStore]:
+def device_store(device: th.device, item_nbytes: int) -> Callable[[Codec], MemorySlotStore]:
     """Return what creates the stores of ``storage="device"``: on the CPU, those in memory.
 
+    :param item_nbytes: bytes of an item as it is stored
     :raises ValueError: if the device is neither a GPU of NVIDIA nor the CPU
     :raises ImportError: if a package that it needs is missing
     """
@@ -94,4 +124,4 @@ def device_store(device: th.device) -> Callable[[Codec], MemorySlotStore]:
         raise ValueError(f"storage='device' is for CUDA devices and the CPU, got device={str(device)!r}")
     from sb3_compressed.kernels.cuda_launch import CudaLaunch
 
-    return partial(DeviceSlotStore, device=device, launch=CudaLaunch(device))
+    return partial(DeviceSlotStore, item_nbytes=item_nbytes, device=device, launch=CudaLaunch(device))

@@ -46,6 +46,11 @@ class SlotStore(ABC):
         self.reader = SlotReader(log)
         self.writer = SlotWriter(log, self.reader)
 
+    @property
+    def device_nbytes(self) -> int:
+        """The memory that it takes on a device, in bytes."""
+        return 0
+
     def new_table(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
         """Return a table of unwritten slots, which keeps the slots that it refers to as long as it lives."""
         table = np.zeros(shape, REFERENCE)

@@ -31,6 +31,7 @@ from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.arrays.device_slot_store import device_store, require_decodable
 from sb3_compressed.arrays.frame_layout import FrameStack
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.buffers.allocation import ActionArray, ObservationShape
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
@@ -225,22 +226,26 @@ class CompressedBuffer(BaseBuffer):
             return given
         if key not in self._new_arrays:
             (rows, n_envs), dtype = given.shape[:2], given.dtype
-            new_store = device_store(self.device) if self._is_on_device else MemorySlotStore
-            self._new_arrays[key] = self._plans[key].new_array(
+            plan = self._plans[key]
+            new_store: Callable[[Codec], SlotStore] = MemorySlotStore
+            if self._is_on_device:
+                new_store = device_store(self.device, plan.item_nbytes(dtype))
+            self._new_arrays[key] = plan.new_array(
                 rows, n_envs, dtype, num_threads=self.num_threads, new_store=new_store
             )
         return self._new_arrays[key].new_sharing_frames()
 
     def __repr__(self) -> str:
         statistics = statistics_of(self)
-        n = max(statistics.transitions, 1)
+        n, nbytes = max(statistics.transitions, 1), statistics.device_memory_nbytes
+        on_device = f" ({nbytes / 1e6:,.1f} MB of {self.device})" if nbytes else ""
         streams = [
             f"{'' if key is None else f'{key}: '}{_describe_storage(array)}"
             for key, array in dict(buffer_state.observation_arrays(self)).items()
         ]
         return (
             f"<{type(self).__name__}: {statistics.transitions:,} of {self.buffer_size * self.n_envs:,} transitions, "
-            f"{statistics.memory_nbytes / 1e6:,.1f} MB, {statistics.memory_nbytes / n:,.0f} B a transition"
+            f"{statistics.memory_nbytes / 1e6:,.1f} MB{on_device}, {statistics.memory_nbytes / n:,.0f} B a transition"
             f"{''.join(f'; {stream}' for stream in streams)}>"
         )
 

@@ -62,6 +62,10 @@ class CompressionPlan:
             new_store=new_store,
         )
 
+    def item_nbytes(self, dtype: DTypeLike) -> int:
+        """Return the bytes of an uncompressed observation as it is stored."""
+        return math.prod(self.item_shape) * np.dtype(self.elem_type or dtype).itemsize
+
     def estimated_nbytes(self, rows: int, n_envs: int, dtype: DTypeLike) -> float:
         """Estimate the memory of a full array in bytes, from typical payloads of game frames.
 
@@ -70,7 +74,7 @@ class CompressionPlan:
         layout = explicit_layout(self.item_shape, self.frame_stack) if isinstance(self.frame_stack, int) else None
         n_frames = layout.n_frames if layout else 1
         stored = np.dtype(self.elem_type or dtype)
-        raw = math.prod(self.item_shape) * stored.itemsize / n_frames
+        raw = self.item_nbytes(dtype) / n_frames
         ratio = self.codec.typical_ratio if stored.kind in "biu" else 1.0  # there is no typical ratio of floats
         overhead = 2 * 8 + 56 + 8 * n_frames + 40  # references of two arrays, a tuple, a bytes object
         return rows * n_envs * (raw * ratio + overhead)
