@@ -140,7 +140,7 @@ class Emulator:
         return out, _problem(problem.value)
 
     def launch(self, *arguments: int) -> None:
-        """Launch the kernel; see :class:`~sb3_compressed.arrays.device_decoder.Launch`."""
+        """Launch the kernel; see :data:`~sb3_compressed.arrays.device_decoder.Launch`."""
         self._decode(ctypes.byref(_Launch(*arguments[:10])))
 
 

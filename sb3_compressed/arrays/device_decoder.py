@@ -6,7 +6,7 @@ import operator
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
@@ -52,14 +52,11 @@ DESCRIPTIONS = {
 }
 
 
-class Launch(Protocol):
-    """Launches the kernel on the current stream; see its source for the arguments."""
+Launch = Callable[..., None]
+"""Launches the kernel on the current stream.
 
-    def __call__(
-        self, slots: int, n_items: int, segments: int, first_segment: int, n_segments: int, codecs: int, n_codecs: int,
-        layout: int, out: int, problem: int, n_frames: int,
-    ) -> None:  # fmt: skip
-        """Launch it for ``n_items * n_frames`` frames; all other arguments are those of the kernel."""
+Its arguments are those of the kernel, as integers in the same order, and then the number of frames of an item.
+"""
 
 
 class _Pending(NamedTuple):

@@ -33,8 +33,8 @@ class BufferStatsCallback(BaseCallback):
     ``buffer/sample_us``                      mean microseconds per batch since the last log
     ========================================  ======================================================================
 
-    With ``storage="device"``, ``buffer/device_memory_mb`` is the memory of the device that it takes. For a replay buffer
-    with a prioritized sampler, these are also
+    With ``storage="device"``, ``buffer/device_memory_mb`` is the memory of the device that it takes. For a replay
+    buffer with a prioritized sampler, these are also
 
     ================================  ==============================================================================
     ``buffer/priority_max``           the largest priority

@@ -22,7 +22,7 @@ WARPS_PER_BLOCK, LANES = 4, 32
 
 
 class CudaLaunch:
-    """Launches the kernel on a device; see :class:`.device_decoder.Launch`.
+    """Launches the kernel on a device; see :data:`.device_decoder.Launch`.
 
     :param device: a CUDA device
     :raises ImportError: if ``cuda-core`` is missing
@@ -44,7 +44,7 @@ class CudaLaunch:
         self, slots: int, n_items: int, segments: int, first_segment: int, n_segments: int, codecs: int, n_codecs: int,
         layout: int, out: int, problem: int, n_frames: int,
     ) -> None:  # fmt: skip  # pragma: no cover  # needs CUDA
-        """Launch it; see :class:`.device_decoder.Launch`."""
+        """Launch it; see :data:`.device_decoder.Launch`."""
         n_blocks = -(-n_items * n_frames // WARPS_PER_BLOCK)
         if not n_blocks:
             return
