@@ -48,7 +48,7 @@ upstream: $(VENV)/.installed  ## run the buffer tests of SB3 and sb3-contrib aga
 	$(BIN)/python tests/upstream/run.py
 
 cuda: $(VENV)/.installed  ## run the tests that need a CUDA device; without a CUDA build of torch in the environment, all are skipped
-	$(PYTEST) -m cuda tests/cuda
+	$(PYTEST) -m cuda tests/cuda_device
 
 soak: $(VENV)/.installed  ## overwrite a buffer for hours, and kill trainings on Ray and their saves hundreds of times
 	$(BENCH)/soak.py

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +69,7 @@ def test_copies_pickles_and_checkpoints(tmp_path: Path) -> None:
         assert all(
             type(array.store) is MemorySlotStore for array in twin.observations.values() if hasattr(array, "store")
         )
-        assert_same_batch(*same_draws(lambda twin=twin: twin.sample(32), lambda: buffer.sample(32), seed=1))
+        assert_same_batch(*same_draws(partial(twin.sample, 32), partial(buffer.sample, 32), seed=1))
     save_checkpoint(buffer, tmp_path)
     loaded = load_checkpoint(tmp_path, device="cuda", storage="device", buffer_size=400)
     assert buffer_statistics(loaded).device_memory_nbytes > 0
