@@ -24,8 +24,10 @@ def test_a_missing_package_is_named() -> None:
 def test_the_kernel_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     core = import_cuda_core()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(RuntimeError, match="sm_1"):
+    with pytest.raises(RuntimeError, match="sm_1") as caught:
         compiled(core, "sm_1")
+    if "libnvrtc" in str(caught.value):
+        pytest.skip("there is no NVRTC: install PyTorch for CUDA, or nvidia-cuda-nvrtc")
     cubin = compiled(core, "sm_90")
     [path] = (tmp_path / "sb3_compressed").iterdir()
     assert path.read_bytes() == cubin
