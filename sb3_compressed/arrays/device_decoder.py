@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
@@ -73,11 +72,11 @@ class _Pending(NamedTuple):
 class _Tables(NamedTuple):
     """Records on the device.
 
-    :param owners: the blocks and codecs that they describe
+    :param version: of the log that they describe
     :param first_segment: the number of the first segment
     """
 
-    owners: list[Any]
+    version: tuple[int, int]
     first_segment: int
     segments: th.Tensor
     codecs: th.Tensor
@@ -96,7 +95,7 @@ class DeviceDecoder:
 
     def __init__(self, log: DeviceLog, codec: Codec | None, launch: Launch) -> None:
         self._log, self._codec, self._launch = log, codec, launch
-        self._tables = _Tables([], 0, *[th.empty(0)] * 2)
+        self._tables = _Tables((-1, 0), 0, *[th.empty(0)] * 2)
         self._layouts: dict[Any, th.Tensor] = {}
         #: By the id of a codec: the codec, and what its record refers to.
         self._on_device: dict[int, tuple[Codec, list[th.Tensor]]] = {}
@@ -105,6 +104,7 @@ class DeviceDecoder:
             self._problems = problems.pin_memory() if log.device.type == "cuda" else problems
         self._pending: deque[_Pending] = deque(maxlen=MAX_PENDING)
         self._n_batches = 0
+        self._stream: Any = None
 
     def decode(
         self,
@@ -131,6 +131,7 @@ class DeviceDecoder:
             key = layout, item_shape, itemsize
             if key not in self._layouts:
                 self._layouts[key] = self._to_device(layout_record(layout, item_shape, itemsize))
+            self._follow_stream()
             n_frames = 1 if layout is None else layout.n_frames
             problem = self._problems[self._n_batches % MAX_PENDING :]
             self._pending.append(_Pending(n_frames, slot_of))
@@ -155,11 +156,11 @@ class DeviceDecoder:
 
     def _current_tables(self) -> _Tables:
         """Return the records of segments and codecs on the device."""
+        version = self._log.version
+        if version == self._tables.version:
+            return self._tables
         blocks = {number: segment.block for number, segment in self._log.segments.items()}
         codecs = self._log.codecs if self._codec is None else {0: self._codec}
-        tables, owners = self._tables, [*blocks.values(), *codecs.values()]
-        if len(owners) == len(tables.owners) and all(map(operator.is_, owners, tables.owners)):
-            return tables
         first = min(blocks, default=0)
         segments = np.zeros(max(blocks, default=-1) + 1 - first, SEGMENT)
         for number, block in blocks.items():
@@ -174,8 +175,17 @@ class DeviceDecoder:
             records[number], *_ = codec_record(codec, *[tensor.data_ptr() for tensor in known[1]])
         self._on_device = on_device
         as_rows = (each.view(np.int64).reshape(len(each), -1) for each in (segments, records))
-        self._tables = _Tables(owners, first, *map(self._to_device, as_rows))
+        self._tables = _Tables(version, first, *map(self._to_device, as_rows))
         return self._tables
+
+    def _follow_stream(self) -> None:
+        """Keep the memory of tensors, once they are freed, until the current stream does not read them any more."""
+        if self._log.stream == self._stream:
+            return
+        self._stream = self._log.stream  # pragma: no cover  # needs CUDA
+        used = [tensor for _, tensors in self._on_device.values() for tensor in tensors]
+        for tensor in (self._tables.segments, self._tables.codecs, *self._layouts.values(), *used):
+            tensor.record_stream(self._stream)
 
     def _to_device(self, array: NDArray[Any]) -> th.Tensor:
         """Return a copy of an array on the device, on its current stream."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch as th
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.memory_log import MemoryLog, MemorySegment
+from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import StorageError
 
 __all__ = ["DeviceLog", "DeviceSegment", "device_errors"]
@@ -90,22 +91,41 @@ class DeviceLog(MemoryLog):
     def __init__(self, device: th.device) -> None:
         super().__init__()
         self.device = device
-        #: The stream of the last copy or launch.
-        self._stream: Any = None
+        #: Those whose bytes are in the memory of the process, too.
+        self._on_host: list[DeviceSegment] = []
+        self._n_changes = 0
+        #: The stream of the last copy or launch, ``None`` before, and where there are no streams.
+        self.stream: Any = None
 
     def new_segment(self, number: int, nbytes: int) -> DeviceSegment:
         """Return a segment to append to; raise ``MemoryError`` if the device has not enough memory."""
         segment = DeviceSegment(number, nbytes, self.device)
         self.upload()
-        for older in self.segments.values():
-            if older.is_on_host and older is not self.last:
-                older.release_host()
+        for older in self._on_host[:-1]:
+            older.release_host()
+        self._on_host = [*self._on_host[-1:], segment]
+        self._n_changes += 1
         return segment
+
+    def append_codec(self, codec: Codec) -> int:
+        """Refer to a codec from the last segment; see :meth:`.MemoryLog.append_codec`."""
+        self._n_changes += 1
+        return super().append_codec(codec)
+
+    def _keep_segments(self, numbers: Collection[int]) -> None:
+        self._n_changes += 1
+        super()._keep_segments(numbers)
+        self._on_host = [segment for segment in self._on_host if segment.number in self.segments]
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """What changes with the blocks and codecs that there are."""
+        return self._n_changes, self._on_host[-1].block.data_ptr() if self._on_host else 0  # the last block may grow
 
     @property
     def mapped_segments(self) -> dict[int, DeviceSegment]:
         """The segments whose bytes are in the memory of the process."""
-        return {number: segment for number, segment in self.segments.items() if segment.is_on_host}
+        return {segment.number: segment for segment in self._on_host}
 
     def segment(self, number: int) -> MemorySegment:
         """Return a segment, or a copy if it is on the device alone; raise ``CorruptStorage`` if it is missing."""
@@ -120,9 +140,8 @@ class DeviceLog(MemoryLog):
         """Copy everything that was appended to the device."""
         self.use_current_stream()
         with device_errors(0, self.device):
-            for segment in self.segments.values():
-                if segment.is_on_host:
-                    segment.upload()
+            for segment in self._on_host:
+                segment.upload()
 
     def use_current_stream(self) -> None:
         """Order what follows on the current stream after earlier copies and launches.
@@ -134,11 +153,11 @@ class DeviceLog(MemoryLog):
         if th.cuda.is_current_stream_capturing():  # pragma: no cover  # needs CUDA
             raise RuntimeError("batches of a replay buffer cannot be captured in a CUDA graph: call sample() before it")
         stream = th.cuda.current_stream(self.device)  # pragma: no cover
-        if self._stream is not None and stream != self._stream:  # pragma: no cover
-            stream.wait_stream(self._stream)
+        if self.stream is not None and stream != self.stream:  # pragma: no cover
+            stream.wait_stream(self.stream)
             for segment in self.segments.values():
                 segment.block.record_stream(stream)
-        self._stream = stream  # pragma: no cover
+        self.stream = stream  # pragma: no cover
 
     def download(self) -> MemoryLog:
         """Return a copy of the log in the memory of the process, for copies and pickles."""

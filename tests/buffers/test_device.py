@@ -30,6 +30,7 @@ from sb3_compressed.arrays import memory_log
 from sb3_compressed.arrays.device_slot_store import DeviceSlotStore, device_store
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.buffers import base
+from sb3_compressed.buffers.resize import resize
 
 if compiler() is None:
     pytest.skip("there is no C++ compiler: c++, or what CXX names", allow_module_level=True)
@@ -267,3 +268,21 @@ def test_vectors_stay_plain_arrays() -> None:
     buffer = on_device("pendulum", 50, 100)
     assert type(buffer.observations) is np.ndarray
     assert buffer_statistics(buffer).device_memory_nbytes == 0
+
+
+def test_resized_buffers_stay_on_the_device() -> None:
+    buffers = [filled("atari", 150, 100, storage=storage) for storage in ("device", "memory")]
+    for buffer in buffers:
+        resize(buffer, 400 * buffer.n_envs)
+        add_all(recorded("atari")[-1][150:250], buffer)
+    assert buffers[0].observations.store.is_on_device
+    assert_same_samples(*buffers)
+
+
+def test_distributed_buffers_are_on_no_device() -> None:
+    pytest.importorskip("ray", reason="needs Ray")
+    from sb3_compressed.distributed import DistributedReplayBuffer
+
+    space, action_space, *_ = recorded("atari")
+    with pytest.raises(ValueError, match="one process"):
+        DistributedReplayBuffer(100, space, action_space, storage="device")
