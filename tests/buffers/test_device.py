@@ -8,11 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
 from buffer_pairs import REPLAY_PAIRS, ROLLOUT_PAIRS, SB3_OPTIMIZED
 from device_emulator import Emulator, compiler
+from gymnasium import spaces
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv, add_all, assert_same_batch, atari_env, filled, new_buffer, recorded, same_draws
@@ -286,3 +288,48 @@ def test_distributed_buffers_are_on_no_device() -> None:
     space, action_space, *_ = recorded("atari")
     with pytest.raises(ValueError, match="one process"):
         DistributedReplayBuffer(100, space, action_space, storage="device")
+
+
+class PictureGoals(gym.Env[Any, Any]):
+    """An environment whose goals are pictures, from which it computes rewards with NumPy."""
+
+    PICTURE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+
+    def __init__(self) -> None:
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = spaces.Dict(dict.fromkeys(names, self.PICTURE))
+        self.action_space = spaces.Discrete(2)
+        self._step = 0
+
+    def _observation(self) -> dict[str, np.ndarray[Any, Any]]:
+        shown = np.full(self.PICTURE.shape, self._step % 200, np.uint8)
+        return {"observation": shown, "achieved_goal": shown // 2, "desired_goal": shown // 3}
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        super().reset(**options)
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return self._observation(), 0.0, self._step % 11 == 0, False, {}
+
+    def compute_reward(self, achieved: Any, desired: Any, infos: Any) -> Any:
+        assert type(achieved) is type(desired) is np.ndarray
+        return -np.abs(achieved.astype(float) - desired).mean(axis=(1, 2, 3))
+
+
+def test_hindsight_replay_computes_rewards_of_pictures() -> None:
+    env = DummyVecEnv([PictureGoals])
+    buffers = [
+        cls(200, env.observation_space, env.action_space, env, device="cpu", **options)
+        for cls, options in zip(REPLAY_PAIRS["her"], ({"storage": "device"}, {}), strict=True)
+    ]
+    observation: Any = env.reset()
+    for _ in range(60):
+        action = np.zeros((1, 1), np.int64)
+        following, rewards, dones, infos = env.step(action[0])
+        for buffer in buffers:
+            buffer.add(observation, following, action, rewards, dones, infos)
+        observation = following
+    assert buffers[0].observations["achieved_goal"].store.is_on_device
+    assert_same_samples(*buffers)
