@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +16,17 @@ from numpy.typing import NDArray
 
 import sb3_compressed.kernels
 from sb3_compressed import Codec
+from sb3_compressed.arrays.device_decoder import CODEC, SEGMENT, Reason, codec_record, layout_record
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.codecs.delta_headers import CODEC_STATE
-from sb3_compressed.codecs.picture_layout import PictureLayout
-from sb3_compressed.codecs.whole_frames import Lz4Blocks
 
 __all__ = ["Batch", "Emulator", "Reason", "compile_program", "compiler", "run_program"]
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 KERNELS = Path(sb3_compressed.kernels.__file__).parent
 
-#: Records of the kernel's arguments: how it declares them.
-SEGMENT = np.dtype([("bytes", np.int64), ("nbytes", np.int64)])
-CODEC = np.dtype([*CODEC_STATE.descr, ("kind", np.int64)])
-NO_CODEC, DELTA, UNCOMPRESSED = range(3)
 NO_PROBLEM = (1 << 64) - 1
 TIMEOUT_S = 300
-
-
-class Reason(IntEnum):
-    """What is wrong with a frame."""
-
-    DAMAGED_SLOT = 1
-    DAMAGED_PAYLOAD = 2
-    UNKNOWN_CODEC = 3
-    INVALID_PAYLOAD = 4
-    NEEDS_ZSTD = 5
 
 
 @dataclass
@@ -97,35 +79,14 @@ class Batch:
 
     @property
     def layout_record(self) -> NDArray[np.int64]:
-        """The numbers of frames, of bytes of a frame and of a piece, then those of a frame and of an item."""
-        layout, itemsize = self.layout, np.dtype(self.dtype).itemsize
-        frame_shape = self.item_shape if layout is None else layout.frame_shape
-        frame_nbytes = int(np.prod(frame_shape)) * itemsize
-        numbers = [1, frame_nbytes, frame_nbytes]
-        if layout is not None:
-            numbers = [layout.n_frames, frame_nbytes, layout.piece * itemsize]
-        pictures = (PictureLayout.of(shape, itemsize).numbers for shape in (frame_shape, self.item_shape))
-        return np.concatenate([numbers, *pictures])
+        """The kernel's record of the layout."""
+        return layout_record(self.layout, self.item_shape, np.dtype(self.dtype).itemsize)
 
     def new_out(self) -> NDArray[Any]:
         """Return memory for the items."""
         out = np.empty((len(self.slots), *self.item_shape), self.dtype)
         out.view(np.uint8).fill(0xA5) if out.ndim and out.size else None
         return out
-
-
-def codec_parts(codec: Codec | None) -> tuple[int, int, int, int, bytes, bytes]:
-    """Return the kind of a codec, the bytes of a reference, channels, the bytes of channel-last frames, and contents.
-
-    The contents are those of all references and of the dictionary.
-    """
-    if codec is None:
-        return NO_CODEC, 0, 1, 0, b"", b""
-    if not isinstance(codec, Delta):
-        return UNCOMPRESSED, 0, 1, 0, b"", b""
-    references = codec.references
-    parts = references.frame_nbytes, codec.channels, codec.channel_last_nbytes
-    return DELTA, *parts, references.content, Lz4Blocks(codec.dictionary).dictionary
 
 
 class _Launch(ctypes.Structure):
@@ -167,21 +128,20 @@ class Emulator:
         for record, content in zip(segments, batch.all_segments, strict=True):
             record["bytes"], record["nbytes"] = content.ctypes.data if content.size else 0, content.size
         owners = []
-        for record, codec in zip(codecs, batch.all_codecs, strict=True):
-            kind, reference_nbytes, channels, channel_last_nbytes, *contents = codec_parts(codec)
-            references, dictionary = (np.frombuffer(content, np.uint8) for content in contents)
-            record["kind"], record["reference_nbytes"] = kind, reference_nbytes
-            record["channels"], record["channel_last_nbytes"] = channels, channel_last_nbytes
-            record["references"], record["references_nbytes"] = references.ctypes.data, references.size
-            record["dictionary"], record["dictionary_nbytes"] = dictionary.ctypes.data, dictionary.size
-            owners.append((references, dictionary))
+        for number, codec in enumerate(batch.all_codecs):
+            _, *contents = codec_record(codec)
+            owners.append([np.frombuffer(content, np.uint8) for content in contents])
+            codecs[number], *_ = codec_record(codec, *[owner.ctypes.data for owner in owners[-1]])
         problem = ctypes.c_uint64(NO_PROBLEM)
-        launch = _Launch(
+        self.launch(
             slots.ctypes.data, len(slots), segments.ctypes.data, batch.first_segment, len(segments), codecs.ctypes.data,
             len(codecs), layout.ctypes.data, out.ctypes.data, ctypes.addressof(problem),
         )  # fmt: skip
-        self._decode(ctypes.byref(launch))
         return out, _problem(problem.value)
+
+    def launch(self, *arguments: int) -> None:
+        """Launch the kernel; see :data:`~sb3_compressed.arrays.device_decoder.Launch`."""
+        self._decode(ctypes.byref(_Launch(*arguments[:10])))
 
 
 def _problem(word: int) -> tuple[int, Reason] | None:
@@ -253,8 +213,9 @@ def _parts(batch: Batch) -> Iterable[bytes]:
     yield from (array(segment.tobytes()) for segment in batch.all_segments)
     yield number(len(batch.all_codecs))
     for codec in batch.all_codecs:
-        *numbers, references, dictionary = codec_parts(codec)
-        yield from map(number, numbers)
+        record, references, dictionary = codec_record(codec)
+        names = "kind", "reference_nbytes", "channels", "channel_last_nbytes"
+        yield from (number(int(record[name])) for name in names)
         yield array(references)
         yield array(dictionary)
     yield array(batch.layout_record.tobytes())

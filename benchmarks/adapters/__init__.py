@@ -3,7 +3,8 @@
 ========================  ================================================================================
 ``SB3``                   SB3's own buffer
 ``SB3:optimized``         the same with ``optimize_memory_usage=True`` and ``handle_timeout_termination=False``
-``auto``, ``zstd-5`` ...  this package's buffer with a compression method; ``auto@1`` with ``num_threads=1``
+``auto``, ``zstd-5`` ...  this package's buffer with a compression method; ``auto@1`` with ``num_threads=1``, and
+                          ``auto@device`` with ``storage="device"``
 ``extra:zstd-3`` ...      sb3-extra-buffers with a compression method
 ``torchrl:zlib-3`` ...    TorchRL's ``CompressedListStorage`` with its own compression (``zlib``) or ``zstd``
 ``cpprb``                 cpprb, which shares frames and does not compress
@@ -22,7 +23,7 @@ from gymnasium import spaces
 from stable_baselines3.common import buffers
 
 import sb3_compressed
-from adapters.buffer_names import SB3_OPTIMIZED, is_peer, split_name
+from adapters.buffer_names import SB3_OPTIMIZED, is_on_device, is_peer, split_name
 from adapters.sb3_adapters import ReplayAdapter, RolloutAdapter
 
 __all__ = ["is_peer", "make_replay", "make_rollout", "sb3_class"]
@@ -49,7 +50,8 @@ def sb3_class(name: str, kind: Literal["replay", "rollout"], space: spaces.Space
     if library == "sb3":
         return getattr(buffers, cls_name), {}
     cls = getattr(sb3_compressed, f"Compressed{cls_name}")
-    return cls, {"compression_method": method, **({} if threads is None else {"num_threads": threads})}
+    storage = {"storage": "device"} if is_on_device(name) else {}
+    return cls, {"compression_method": method, **storage, **({} if threads is None else {"num_threads": threads})}
 
 
 def make_replay(name: str, recording: Recording, rows: int, **options: Any) -> ReplayAdapter:

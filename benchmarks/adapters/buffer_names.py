@@ -1,9 +1,10 @@
-"""Names of measured buffers: ``[library:]method[@threads][#package]``, ``SB3`` and ``SB3:optimized``."""
+"""Names of measured buffers: ``[library:]method[@threads or @device][#package]``, ``SB3`` and ``SB3:optimized``."""
 
 from __future__ import annotations
 
 PEERS = ("extra", "torchrl", "cpprb")
 SB3_OPTIMIZED = "SB3:optimized"
+DEVICE = "device"
 SHOWN = {"optimized": "optimize_memory_usage"}
 TITLES = {
     "sb3": "SB3",
@@ -22,8 +23,8 @@ def split_name(name: str) -> tuple[str, str, int | None]:
     >>> split_name("SB3:optimized")
     ('sb3', 'optimized', None)
     """
-    head, _, threads = name.partition("#")[0].partition("@")
-    n_threads = int(threads) if threads else None
+    head, _, option = name.partition("#")[0].partition("@")
+    n_threads = int(option) if option and option != DEVICE else None
     library, colon, method = head.partition(":")
     if head == SB3_OPTIMIZED:
         return "sb3", method, n_threads
@@ -46,7 +47,18 @@ def title(name: str) -> str:
     text = f"{TITLES[library]} `{SHOWN.get(method, method)}`" if method else TITLES[library]
     if threads is not None:
         text += f", {threads} thread{'s' if threads > 1 else ''}"
+    if is_on_device(name):
+        text += ", on the device"
     return f"{text} ({package})" if (package := package_name(name)) else text
+
+
+def is_on_device(name: str) -> bool:
+    """Return whether a buffer is in the memory of the device.
+
+    >>> is_on_device("auto@device"), is_on_device("auto@1")
+    (True, False)
+    """
+    return name.partition("#")[0].partition("@")[2] == DEVICE
 
 
 def package_name(name: str) -> str:

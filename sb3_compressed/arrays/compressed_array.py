@@ -65,6 +65,7 @@ class CompressedArray(ArrayLike):
     :param elem_type: dtype to store values in, if not ``dtype``. A narrower one is lossy and warns:
         values are clipped to the range of an integer type and rounded to a floating one
     :param num_threads: how many threads decode large reads; ``None`` for the number of cores, four at most
+    :param new_store: creates the store of its slots
     :raises ValueError: for an invalid argument
     """
 
@@ -80,6 +81,7 @@ class CompressedArray(ArrayLike):
         *,
         elem_type: DTypeLike | None = None,
         num_threads: int | None = None,
+        new_store: Callable[[Codec], SlotStore] = MemorySlotStore,
     ) -> None:
         self.num_threads = validate_num_threads(num_threads)
         if len(shape) < 2 or min(shape) < 0:
@@ -103,9 +105,10 @@ class CompressedArray(ArrayLike):
         detector = FrameStackDetector(tuple(item_shape))
         is_used = is_detected or layout in detector.candidates  # an explicit layout is compared with what is detected
         self._deduplicator: FrameDeduplicator | None = FrameDeduplicator(self._encoder, detector if is_used else None)
-        self._deduplicator.set_capacity(rows * n_envs)
         self._changes = ChangeFlags()
-        self._set_table(MemorySlotStore(self._encoder.codec), None, (rows, n_envs))
+        self._set_table(new_store(self._encoder.codec), None, (rows, n_envs))
+        if not self._store.is_on_device:  # the warning is about the memory of the process
+            self._deduplicator.set_capacity(rows * n_envs)
         self._join_stream()
 
     def _set_table(self, store: SlotStore, table: NDArray[Any] | None, shape: tuple[int, ...] = ()) -> None:
@@ -199,8 +202,8 @@ class CompressedArray(ArrayLike):
         other_indices: NDArray[np.int64] | None = None,
         *,
         empty: Empty = checked_empty,
-    ) -> NDArray[Any]:
-        """Decode items into a new array ``(n + m, *item_shape)``.
+    ) -> Any:
+        """Decode items into a new array ``(n + m, *item_shape)``, or a tensor if its store is on a device.
 
         :param indices: the flat indices of the items, ``row * n_envs + env``, ``(n,)``
         :param other: an array that shares frames with this one, of which further items are decoded together with those
@@ -211,6 +214,8 @@ class CompressedArray(ArrayLike):
         :raises MemoryError: if there is not enough memory
         """
         references, slot_of = self._references_at(indices, other, other_indices)
+        if self._store.is_on_device:
+            return self._store.read_tensor(references, self._encoder, self.dtype, slot_of)
         out = empty((len(references), *self.item_shape), self.dtype)
         self._decode(references, out, slot_of)
         return out

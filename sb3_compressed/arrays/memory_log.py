@@ -8,7 +8,7 @@ in which they were written.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,11 +43,21 @@ class MemorySegment:
 
     def __init__(self, number: int, nbytes: int) -> None:
         self.number = number
-        self.bytes: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
+        self.bytes = self.empty(nbytes)
         self.next_offset = 0
         self.n_slots = np.zeros(1, np.int64)
         #: The codecs that wrote payloads in it, by their numbers in the log.
         self.codecs: dict[int, Codec] = {}
+
+    def empty(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return uninitialized memory."""
+        return np.empty(nbytes, np.uint8)
+
+    def grow(self, nbytes: int) -> None:
+        """Make the block larger; batches that are being decoded keep the old one."""
+        grown = self.empty(nbytes)
+        grown[: self.next_offset] = self.bytes[: self.next_offset]
+        self.bytes = grown
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "bytes": self.bytes[: self.next_offset]}
@@ -93,11 +103,20 @@ class MemoryLog:
         except KeyError:
             raise CorruptStorage(f"{self.name(number)} is missing") from None
 
+    @property
+    def mapped_segments(self) -> Mapping[int, MemorySegment]:
+        """The segments whose bytes are in the memory of the process."""
+        return self.segments
+
+    def new_segment(self, number: int, nbytes: int) -> MemorySegment:
+        """Return a segment to append to."""
+        return MemorySegment(number, nbytes)
+
     def _begin_segment(self) -> MemorySegment:
         self.has_grown = True
         nbytes = self.nbytes
         self._full_at = min(max(nbytes // PARTS, MIN_NBYTES), max(nbytes // MAX_PARTS, MAX_NBYTES), MAX_FULL_NBYTES)
-        segment = MemorySegment(self._n_begun + 1, self._full_at * 9 // 8)
+        segment = self.new_segment(self._n_begun + 1, self._full_at * 9 // 8)
         self.segments = {**self.segments, segment.number: segment}  # a copy of the log may have the old one
         self._n_begun, self.last = segment.number, segment
         self._open = segment  # only now, whatever interrupts this
@@ -111,9 +130,7 @@ class MemoryLog:
             if begin + nbytes > MAX_SEGMENT_NBYTES:
                 self._open = None
                 raise StorageError(f"{nbytes} bytes of payloads are too many for one call: split it into smaller parts")
-            grown = np.empty(max(begin + nbytes, 2 * segment.bytes.size), np.uint8)
-            grown[:begin] = segment.bytes[:begin]
-            segment.bytes = grown  # batches that are being decoded keep the old block
+            segment.grow(max(begin + nbytes, 2 * segment.bytes.size))
         return segment, segment.bytes, begin
 
     def append_reserved(self, nbytes: int, *, is_copy: bool = False) -> None:

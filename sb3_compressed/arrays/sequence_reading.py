@@ -32,15 +32,16 @@ class Steps:
 
 def read_sequences(
     array: Any, next_array: Any, steps: Steps, *, with_next: bool, empty: Empty = np.empty
-) -> tuple[NDArray[Any], NDArray[Any] | None]:
+) -> tuple[Any, NDArray[Any] | None]:
     """Read the observations of sequences; frames that several of them contain are decoded once.
 
     :param array: the observations, ``(n_rows, n_envs, *item_shape)``, compressed or not
     :param next_array: the next observations; ``None`` if they are the observations of the following rows
     :param with_next: whether the next observation of its last transition is appended to each sequence
     :param empty: allocates the memory of the observations, as :func:`numpy.empty` does
-    :return: observations ``(batch, time, *item_shape)``, with one more step if ``with_next``; and the next observation
-        of each step, ``None`` if that is the observation one step later. Zeros are where sequences are padded
+    :return: observations ``(batch, time, *item_shape)``, with one more step if ``with_next``, as a tensor if they are
+        on a device; and the next observation of each step, ``None`` if that is the observation one step later. Zeros
+        are where sequences are padded
     :raises CorruptPayload: if a payload is damaged; the error names its slot
     :raises MemoryError: if there is not enough memory
     """
@@ -51,7 +52,7 @@ def read_sequences(
     following = array if next_array is None else next_array
     ahead = sequences, steps.stop
     next_index = (last_rows + 1) % len(array) if next_array is None else last_rows, steps.envs
-    values = empty((*rows.shape, *array.shape[2:]), array.dtype)
+    shape = (*rows.shape, *array.shape[2:])
     if isinstance(array, CompressedArray):
         references = array.slots[rows, envs]
         if with_next:
@@ -61,8 +62,15 @@ def read_sequences(
             sequence, step = divmod(position, rows.shape[1])
             return int(rows[sequence, step]), int(steps.envs[sequence])
 
-        array._decode(references.reshape(-1), values.reshape(-1, *array.shape[2:]), slot_of)
+        if array.store.is_on_device:
+            values = array.store.read_tensor(references.reshape(-1), array._encoder, array.dtype, slot_of).reshape(
+                shape
+            )
+        else:
+            values = empty(shape, array.dtype)
+            array._decode(references.reshape(-1), values.reshape(-1, *array.shape[2:]), slot_of)
     else:
+        values = empty(shape, array.dtype)
         values[...] = array[rows, envs]
         if with_next:
             values[ahead] = following[next_index]
@@ -92,7 +100,7 @@ def _is_consecutive(array: Any, next_array: Any, steps: Steps) -> bool:
     return np.array_equal(first, second)
 
 
-def clear_padding(values: NDArray[Any], first: NDArray[np.int64], stop: NDArray[np.int64]) -> None:
+def clear_padding(values: Any, first: NDArray[np.int64], stop: NDArray[np.int64]) -> None:
     """Write zeros before the first step of each sequence, and from ``stop`` on.
 
     :param values: ``(batch, time, ...)``

@@ -73,7 +73,12 @@ class SlotLog(Protocol):
 
     @property
     def segments(self) -> Mapping[int, SlotSegment]:
-        """The segments in memory, by number."""
+        """The open segments, by number."""
+        ...
+
+    @property
+    def mapped_segments(self) -> Mapping[int, SlotSegment]:
+        """Those whose bytes are in the memory of the process."""
         ...
 
     @property

@@ -152,7 +152,7 @@ class SlotReader:
         :param addresses: slots whose segments are opened if necessary
         :raises CorruptPayload: if one cannot be opened
         """
-        open_ones = {**self._log.segments}
+        open_ones = {**self._log.mapped_segments}
         numbers, indices = np.unique(addresses[addresses != 0] >> 32, return_index=True)
         for number, index in zip(numbers.tolist(), indices.tolist(), strict=True):
             try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.decoding import decode, payload_kernels
+from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import PayloadBatch
@@ -32,16 +33,23 @@ class SlotStore(ABC):
     :cvar unwritten: the reference to a slot that was never written, an array without axes
     :cvar is_in_memory: whether the slots are in memory, where copies and pickles share or contain them
     :ivar writer: appends slots, also those of rows that continue a row
+    :cvar is_on_device: whether they are on a device, which decodes batches to tensors
     """
 
     unwritten: ClassVar[NDArray[Any]] = np.array(0, REFERENCE)
     is_in_memory: ClassVar[bool]
+    is_on_device: ClassVar[bool] = False
 
     def __init__(self, log: SlotLog, codec: AcceptedCodec | None = None) -> None:
         self.log = log
         self.codec = codec
         self.reader = SlotReader(log)
         self.writer = SlotWriter(log, self.reader)
+
+    @property
+    def device_nbytes(self) -> int:
+        """The memory that it takes on a device, in bytes."""
+        return 0
 
     def new_table(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
         """Return a table of unwritten slots, which keeps the slots that it refers to as long as it lives."""
@@ -90,6 +98,25 @@ class SlotStore(ABC):
         :raises CorruptPayload: as :meth:`gather`
         """
         decode(self.gather(references, 1 if layout is None else layout.n_frames), layout, out, num_threads)
+
+    def read_tensor(
+        self,
+        references: NDArray[np.int64],
+        encoder: FrameEncoder,
+        dtype: np.dtype[Any],
+        slot_of: Callable[[int], tuple[int, ...]],
+    ) -> Any:
+        """Decode slots on the device of the store.
+
+        :param references: ``(n,)``
+        :param encoder: what encoded them
+        :param dtype: dtype of the result
+        :param slot_of: returns the index of the slot at a position among the references
+        :return: a new tensor ``(n, *item_shape)`` on the device
+        :raises CorruptPayload: if an earlier batch could not be decoded; the error names its slot
+        :raises MemoryError: if the device has not enough memory
+        """
+        raise NotImplementedError(f"{type(self).__name__} is on no device")
 
     def gather(self, references: NDArray[np.int64], n_frames: int) -> PayloadBatch:
         """Return the payloads of slots.

@@ -170,14 +170,14 @@ def require_storable(cls: type, storage: Any, mode: StorageMode) -> None:
 
     :raises StorageError: then
     """
-    if storage == "memory" and mode == "create":
+    if storage in ("memory", "device") and mode == "create":
         return
     if issubclass(cls, RolloutBuffer):
-        raise StorageError(f"storage is for replay buffers; a {cls.__name__} is refilled at each rollout")
+        raise StorageError(f"folders are for replay buffers; a {cls.__name__} is refilled at each rollout")
     if mode not in get_args(StorageMode):
         raise StorageError(f"storage_mode must be one of {get_args(StorageMode)}, got {mode!r}")
-    if storage == "memory":
-        raise StorageError(f"storage_mode={mode!r} is for storage=<folder>, got storage='memory'")
+    if storage in ("memory", "device"):
+        raise StorageError(f"storage_mode={mode!r} is for storage=<folder>, got storage={storage!r}")
 
 
 def require_drawn_by_parent(cls: type, mixin: type) -> None:

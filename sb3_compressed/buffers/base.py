@@ -28,7 +28,10 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
+from sb3_compressed.arrays.device_slot_store import device_store, require_decodable
 from sb3_compressed.arrays.frame_layout import FrameStack
+from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.buffers.allocation import ActionArray, ObservationShape
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
@@ -87,8 +90,9 @@ class CompressedBuffer(BaseBuffer):
         SB3's policies do that themselves, when they act and when they train: leave it off with its algorithms
     :param num_threads: number of threads that decode large batches, the calling one included; ``None`` for the number
         of cores that the process may use, up to four
-    :param storage: for replay buffers, a folder to store compressed observations in instead of memory. Each ``add`` is
-        one transaction: if the process is killed, the folder contains every ``add`` that was completed
+    :param storage: where compressed observations are: ``"memory"``, ``"device"`` for the memory of the buffer's
+        ``device``, which then decodes batches, or for replay buffers a folder. There each ``add`` is one transaction:
+        if the process is killed, the folder contains every ``add`` that was completed
     :param storage_mode: what to do if the folder contains a buffer: ``"create"`` raises, ``"resume"`` continues with
         the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
         transitions, with a warning; ``repair_report`` lists them, except those of damaged commits at the very end
@@ -165,11 +169,14 @@ class CompressedBuffer(BaseBuffer):
         self.given_arguments = {**{name: arguments[name] for name in stored_names}, **options}
         space = arguments["observation_space"]
         _require_supported(type(self), space)
-        on_disk = storage != "memory"
+        on_disk, self._is_on_device = storage not in ("memory", "device"), storage == "device"
         self._plans = plan_arrays(
             space, compression_method, compression_kwargs or {}, dtypes, frame_stack,
             on_disk=on_disk, is_short_lived=self._is_short_lived,
         )  # fmt: skip
+        if self._is_on_device:
+            for plan in self._plans.values():
+                require_decodable(plan.codec)
         #: For each key with compressed observations, an unwritten array that its arrays are created from.
         self._new_arrays: dict[Key, CompressedArray] = {}
         self._construct_parent(arguments)
@@ -179,7 +186,7 @@ class CompressedBuffer(BaseBuffer):
         warn_of_prefetch(prefetch)
         self._set_sampler_and_storage(sampler, storage, storage_mode)
         self._formats = formats_of(self)
-        if not on_disk:
+        if storage == "memory":
             self._warn_of_memory()
 
     def _construct_parent(self, arguments: dict[str, Any]) -> None:
@@ -219,19 +226,26 @@ class CompressedBuffer(BaseBuffer):
             return given
         if key not in self._new_arrays:
             (rows, n_envs), dtype = given.shape[:2], given.dtype
-            self._new_arrays[key] = self._plans[key].new_array(rows, n_envs, dtype, num_threads=self.num_threads)
+            plan = self._plans[key]
+            new_store: Callable[[Codec], SlotStore] = MemorySlotStore
+            if self._is_on_device:
+                new_store = device_store(self.device, plan.item_nbytes(dtype))
+            self._new_arrays[key] = plan.new_array(
+                rows, n_envs, dtype, num_threads=self.num_threads, new_store=new_store
+            )
         return self._new_arrays[key].new_sharing_frames()
 
     def __repr__(self) -> str:
         statistics = statistics_of(self)
-        n = max(statistics.transitions, 1)
+        n, nbytes = max(statistics.transitions, 1), statistics.device_memory_nbytes
+        on_device = f" ({nbytes / 1e6:,.1f} MB of {self.device})" if nbytes else ""
         streams = [
             f"{'' if key is None else f'{key}: '}{_describe_storage(array)}"
             for key, array in dict(buffer_state.observation_arrays(self)).items()
         ]
         return (
             f"<{type(self).__name__}: {statistics.transitions:,} of {self.buffer_size * self.n_envs:,} transitions, "
-            f"{statistics.memory_nbytes / 1e6:,.1f} MB, {statistics.memory_nbytes / n:,.0f} B a transition"
+            f"{statistics.memory_nbytes / 1e6:,.1f} MB{on_device}, {statistics.memory_nbytes / n:,.0f} B a transition"
             f"{''.join(f'; {stream}' for stream in streams)}>"
         )
 

@@ -100,7 +100,11 @@ def buffer_from_store(
     try:
         if store.problems is not None:
             report = repair_store(store)
-        if about_storage := sorted(STORAGE_ARGUMENTS & set(given)):
+        if given.get("storage") in ("memory", "device") and not follow:
+            about_storage = sorted(STORAGE_ARGUMENTS & set(given) - {"storage"})
+        else:
+            about_storage = sorted(STORAGE_ARGUMENTS & set(given))
+        if about_storage:
             raise StorageError(
                 f"the content of a folder is loaded into memory: pass {', '.join(about_storage)} to the constructor, "
                 "with storage_mode='resume' to continue the buffer in that folder"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from numpy.typing import DTypeLike
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
+from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.auto import auto_codec, is_large, may_compress
 from sb3_compressed.codecs.registry import AUTO, OLD_AUTO
@@ -39,12 +41,30 @@ class CompressionPlan:
     frame_stack: FrameStack
     elem_type: np.dtype[Any] | None
 
-    def new_array(self, rows: int, n_envs: int, dtype: DTypeLike, *, num_threads: int) -> CompressedArray:
+    def new_array(
+        self,
+        rows: int,
+        n_envs: int,
+        dtype: DTypeLike,
+        *,
+        num_threads: int,
+        new_store: Callable[[Codec], SlotStore] = MemorySlotStore,
+    ) -> CompressedArray:
         """Return an unwritten array for ``rows`` observations of ``n_envs`` environments."""
         shape = (rows, n_envs, *self.item_shape)
         return CompressedArray(
-            shape, dtype, self.codec, self.frame_stack, elem_type=self.elem_type, num_threads=num_threads
+            shape,
+            dtype,
+            self.codec,
+            self.frame_stack,
+            elem_type=self.elem_type,
+            num_threads=num_threads,
+            new_store=new_store,
         )
+
+    def item_nbytes(self, dtype: DTypeLike) -> int:
+        """Return the bytes of an uncompressed observation as it is stored."""
+        return math.prod(self.item_shape) * np.dtype(self.elem_type or dtype).itemsize
 
     def estimated_nbytes(self, rows: int, n_envs: int, dtype: DTypeLike) -> float:
         """Estimate the memory of a full array in bytes, from typical payloads of game frames.
@@ -54,7 +74,7 @@ class CompressionPlan:
         layout = explicit_layout(self.item_shape, self.frame_stack) if isinstance(self.frame_stack, int) else None
         n_frames = layout.n_frames if layout else 1
         stored = np.dtype(self.elem_type or dtype)
-        raw = math.prod(self.item_shape) * stored.itemsize / n_frames
+        raw = self.item_nbytes(dtype) / n_frames
         ratio = self.codec.typical_ratio if stored.kind in "biu" else 1.0  # there is no typical ratio of floats
         overhead = 2 * 8 + 56 + 8 * n_frames + 40  # references of two arrays, a tuple, a bytes object
         return rows * n_envs * (raw * ratio + overhead)

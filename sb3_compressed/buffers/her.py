@@ -13,6 +13,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.replay import CompressedReplay
+from sb3_compressed.buffers.tensors import as_array
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples, weights_and_indices
 from sb3_compressed.common.interrupts import deferred_interrupts
@@ -82,7 +83,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
             "You must initialize HerReplayBuffer with a VecEnv so it can compute rewards for virtual transitions"
         )
         # All environments compute the same rewards, from the goals that were achieved by the actions.
-        achieved = next_observations["achieved_goal"]
+        achieved = as_array(next_observations["achieved_goal"])
         rewards = self.env.env_method("compute_reward", achieved, goals, infos, indices=[0])[0]
         transitions = transitions._replace(rewards=rewards.astype(np.float32).reshape(-1, 1))
         # The environment may keep and change what it received.

@@ -38,6 +38,8 @@ class BufferStatistics:
         :func:`~sb3_compressed.load_checkpoint`. The trained state of the current codec counts even if no payload needs
         it yet
     :ivar raw_memory_nbytes: ``memory_nbytes`` of SB3's buffer
+    :ivar device_memory_nbytes: bytes of the blocks of device memory that contain the observations, with
+        ``storage="device"``
     :ivar full_memory_nbytes: ``memory_nbytes`` of the full buffer, if all of its frames take as much as those of now;
         0 for an empty buffer
     """
@@ -53,6 +55,7 @@ class BufferStatistics:
     loaded_memory_nbytes: int = 0
     raw_memory_nbytes: int = 0
     full_memory_nbytes: int = 0
+    device_memory_nbytes: int = 0
 
     @property
     def compression_ratio(self) -> float:
@@ -128,6 +131,9 @@ def statistics_of(buffer: BaseBuffer, max_slots: int = 8192) -> BufferStatistics
         loaded_memory_nbytes=round(sum(part.loaded_nbytes for part in parts) + others_nbytes),
         raw_memory_nbytes=round(raw_nbytes + others_nbytes),
         full_memory_nbytes=round(full + sum(array.nbytes for array in others)) if filled else 0,
+        device_memory_nbytes=sum(
+            arrays[0].store.device_nbytes for arrays in by_key.values() if isinstance(arrays[0], CompressedArray)
+        ),
     )
 
 

@@ -36,7 +36,7 @@ from sb3_compressed.buffers.observations import (
     write_observations,
 )
 from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
-from sb3_compressed.buffers.tensors import tensor_converter
+from sb3_compressed.buffers.tensors import as_array, needs_arrays, tensor_converter
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
     kinds_of_step,
@@ -134,7 +134,7 @@ class CompressedReplay(CompressedBuffer):
             require_drawn_by_parent(type(self), CompressedBuffer)
             self._bound_sampler = BoundSampler(configured, self.buffer_size, self.n_envs)
             configured.prepare()  # rather than at the first step of the training
-        if storage != "memory":
+        if storage not in ("memory", "device"):
             self._storage = BufferStorage.open(self, storage, storage_mode)
             self.repair_report = self._storage.repair_report
 
@@ -348,7 +348,7 @@ class CompressedReplay(CompressedBuffer):
         return rows * self.n_envs + envs
 
     def _read(self, transitions: Transitions) -> tuple[Any, Any]:
-        """Return the observations and next observations of a batch, decoded."""
+        """Return the observations and next observations of a batch, decoded: arrays, or tensors of a device."""
         attributes = self.__dict__
         observations = attributes["observations"]
         following = observations if self.optimize_memory_usage else attributes["next_observations"]
@@ -371,6 +371,8 @@ class CompressedReplay(CompressedBuffer):
         """
         _, _, actions, dones, rewards, discounts = transitions
         is_dict = isinstance(obs, dict)
+        if needs_arrays(self, env):
+            obs, next_obs = tree_map(as_array, obs), tree_map(as_array, next_obs)
         # In the order of SB3's ReplayBuffer, as a user's method may draw random numbers.
         if is_dict:
             obs, next_obs = self._normalize_obs(obs, env), self._normalize_obs(next_obs, env)

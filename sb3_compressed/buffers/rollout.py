@@ -19,7 +19,7 @@ from sb3_compressed.buffers.allocation import begin_allocation, end_allocation
 from sb3_compressed.buffers.array_attributes import ArrayDict
 from sb3_compressed.buffers.base import CompressedBuffer, Methods
 from sb3_compressed.buffers.observations import as_indices, encode_observations, write_observations
-from sb3_compressed.buffers.tensors import tensor_converter
+from sb3_compressed.buffers.tensors import as_array, needs_arrays, tensor_converter
 from sb3_compressed.buffers.validation import (
     kinds_of_step,
     validate_integer,
@@ -191,6 +191,8 @@ class CompressedMinibatches(CompressedRollout):
                 arrays,
             )
             convert = tensor_converter(self)
+            if needs_arrays(self):
+                observations = tree_map(as_array, observations)
         else:
             observations = tree_map(lambda array: array[batch_inds], arrays)
             convert = self.to_torch  # it copies, and NumPy may return views

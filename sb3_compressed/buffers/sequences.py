@@ -14,7 +14,14 @@ from stable_baselines3.common.type_aliases import TensorDict
 from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.arrays.sequence_reading import Steps, clear_padding, read_sequences
 from sb3_compressed.buffers.arguments import warn_of_time_limits
-from sb3_compressed.buffers.tensors import ConvertingBuffer, OutputDtype, output_tensors, tensor_converter
+from sb3_compressed.buffers.tensors import (
+    ConvertingBuffer,
+    OutputDtype,
+    as_array,
+    needs_arrays,
+    output_tensors,
+    tensor_converter,
+)
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.persistence.replay_ring import ReplayRing
@@ -186,6 +193,8 @@ def _to_tensors(
 
     :param stop: the position after the last observation of each sequence, ``(batch,)``
     """
+    if needs_arrays(buffer, env):
+        values = {key: as_array(value) for key, value in values.items()}
     if env is not None or is_normalized_by_user(buffer):
         values = _normalized(buffer, values, env)
         for value in values.values():

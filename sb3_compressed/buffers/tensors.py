@@ -18,9 +18,12 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays.batch_pool import ALIGNMENT
 
-__all__ = ["ConvertingBuffer", "OutputDtype", "output_tensors", "tensor_converter"]
+__all__ = ["ConvertingBuffer", "OutputDtype", "as_array", "needs_arrays", "output_tensors", "tensor_converter"]
 
 OutputDtype = Literal["raw", "float"]
+
+#: The same on CUDA devices.
+DEVICE_ALIGNMENT = 512
 
 #: SB3's methods that receive the arrays of a batch. A user's replacements may modify or keep these, so they get copies.
 NORMALIZE_OBS, NORMALIZE_REWARD = BaseBuffer._normalize_obs, BaseBuffer._normalize_reward
@@ -40,37 +43,59 @@ class ConvertingBuffer(Protocol):
     def _normalize_reward(self, reward: Any, env: VecNormalize | None = None) -> Any: ...
 
 
-def tensor_converter(
-    buffer: ConvertingBuffer, env: VecNormalize | None = None, *, copy: bool = False
-) -> Callable[[NDArray[Any]], th.Tensor]:
-    """Return what turns the arrays of a batch into tensors: SB3's ``to_torch``, without its copy where it can be.
+def needs_arrays(buffer: ConvertingBuffer, env: VecNormalize | None = None) -> bool:
+    """Return whether something else than this module receives the arrays of a batch, so that they must be NumPy's.
 
-    :param env: normalized the arrays and may keep them, so tensors are copies
-    :param copy: whether other code may keep them, too
+    :param env: normalizes them
     """
     # A user's class may replace these methods, or a user may assign others to a class or to this buffer.
-    uses_sb3_methods = (
+    return env is not None or not (
         buffer._normalize_obs is NORMALIZE_OBS
         and buffer._normalize_reward is NORMALIZE_REWARD
         and getattr(buffer.to_torch, "__func__", None) is TO_TORCH
     )
-    if copy or env is not None or not uses_sb3_methods:
+
+
+def as_array(values: Any) -> Any:
+    """Return values as an array of NumPy, also those that a device has decoded."""
+    return values.cpu().numpy() if isinstance(values, th.Tensor) else values
+
+
+def tensor_converter(
+    buffer: ConvertingBuffer, env: VecNormalize | None = None, *, copy: bool = False
+) -> Callable[[Any], th.Tensor]:
+    """Return what turns the arrays of a batch into tensors: SB3's ``to_torch``, without its copy where it can be.
+
+    Tensors that a device has decoded are returned as they are.
+
+    :param env: normalized the arrays and may keep them, so tensors are copies
+    :param copy: whether other code may keep them, too
+    """
+    if needs_arrays(buffer, env):
         return buffer.to_torch
+    if copy:
+        return lambda values: values if isinstance(values, th.Tensor) else buffer.to_torch(values)
     return _to_tensor if buffer.device.type == "cpu" else partial(_to_device, device=buffer.device)
 
 
-def _to_tensor(array: NDArray[Any]) -> th.Tensor:
-    """Return a tensor that takes over the memory of an array, or a copy where that is not aligned as PyTorch's is.
+def _to_tensor(values: Any) -> th.Tensor:
+    """Return a tensor that takes over the memory of an array."""
+    return _aligned(values if isinstance(values, th.Tensor) else th.from_numpy(values), ALIGNMENT)
+
+
+def _to_device(values: Any, device: th.device) -> th.Tensor:
+    """Return a tensor on a device; a copy from pinned memory is asynchronous."""
+    if isinstance(values, th.Tensor):
+        return _aligned(values, DEVICE_ALIGNMENT)
+    return th.from_numpy(values).to(device, non_blocking=device.type == "cuda")
+
+
+def _aligned(tensor: th.Tensor, alignment: int) -> th.Tensor:
+    """Return a tensor, or a copy where its memory is not aligned as PyTorch's is.
 
     Matrix products may round differently at other addresses, and then weights would not be those with SB3's buffer.
     """
-    tensor = th.from_numpy(array)
-    return tensor.clone() if tensor.is_floating_point() and tensor.data_ptr() % ALIGNMENT else tensor
-
-
-def _to_device(array: NDArray[Any], device: th.device) -> th.Tensor:
-    """Return a tensor on a device; a copy from pinned memory is asynchronous."""
-    return th.from_numpy(array).to(device, non_blocking=device.type == "cuda")
+    return tensor.clone() if tensor.is_floating_point() and tensor.data_ptr() % alignment else tensor
 
 
 def output_tensors(observations: Any, space: spaces.Space[Any], dtype: OutputDtype, *, normalize_images: bool) -> Any:

@@ -33,7 +33,8 @@ class BufferStatsCallback(BaseCallback):
     ``buffer/sample_us``                      mean microseconds per batch since the last log
     ========================================  ======================================================================
 
-    For a replay buffer with a prioritized sampler, these are also
+    With ``storage="device"``, ``buffer/device_memory_mb`` is the memory of the device that it takes. For a replay
+    buffer with a prioritized sampler, these are also
 
     ================================  ==============================================================================
     ``buffer/priority_max``           the largest priority
@@ -113,6 +114,8 @@ class BufferStatsCallback(BaseCallback):
             "payload_bytes_per_transition": statistics.payload_nbytes_per_transition,
             "shared_frames": statistics.shared_frames,
         }
+        if statistics.device_memory_nbytes:
+            values["device_memory_mb"] = statistics.device_memory_nbytes / 1e6
         sampler = getattr(buffer, "sampler", None)
         if isinstance(sampler, PrioritizedSampler) and sampler.priority_max:  # once it was drawn from
             values["priority_max"] = sampler.priority_max

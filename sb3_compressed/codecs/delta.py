@@ -285,6 +285,32 @@ class Delta(BytesCodec, TrainableCodec):
         return self.channel_last_nbytes > 0 and frames.nbytes == self.channel_last_nbytes * len(frames)
 
     @property
+    def state(self) -> bytes:
+        """What decoders need, as :data:`.CODEC_STATE`."""
+        return self._state
+
+    @property
+    def lz4_dictionary(self) -> bytes:
+        """The dictionary of blocks of LZ4."""
+        return self._lz4.dictionary
+
+    @staticmethod
+    def is_on_devices(payload: bytes) -> bool:
+        """Return whether a GPU can decode a payload."""
+        return coder_of(payload) not in ("zstd", "filter")
+
+    def uncompressed(self, payload: bytes, nbytes: int) -> bytes:
+        """Return a payload of the same frame, of ``nbytes`` bytes, which stores it uncompressed."""
+        frame = np.empty((1, nbytes), np.uint8)
+        self.decode_into([payload], frame)
+        return bytes([RAW_IN_C_ORDER]) + frame.tobytes()
+
+    @property
+    def uses_zstd(self) -> bool:
+        """Whether payloads may be of zstd."""
+        return self._coder_in_use == "zstd"
+
+    @property
     def _coder_in_use(self) -> str:
         """The coder of frames without a small delta; those of 0.3.0 are mapped to those of today."""
         return OLD_CODERS.get(self.coder, self.coder)

@@ -162,6 +162,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         }.items():  # fmt: skip
             validate_integer(count, value, 1)
         validate_integer("prefetch", prefetch, 0)
+        if storage == "device":
+            raise ValueError("storage='device' is for buffers of one process; shards are in memory or in a folder")
         storage_mode = storage_mode_of(storage_mode, compression)
         _remove_names(compression)
         options = ShardOptions(n_shards, storage, storage_mode, ray_options or {}, timeout)

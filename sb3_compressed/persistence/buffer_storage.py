@@ -35,7 +35,7 @@ from sb3_compressed.storage.lock import FolderLock
 __all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "StorageLocation", "StorageMode"]
 
 StorageLocation = str | PathLike[str]
-"""Where slots are stored: ``"memory"``, or a folder."""
+"""Where slots are stored: ``"memory"``, ``"device"``, or a folder."""
 
 StorageMode = Literal["create", "resume", "overwrite", "repair"]
 """What to do with a buffer that the folder contains: raise, continue it, replace it, or continue it after a repair."""

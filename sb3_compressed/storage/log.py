@@ -237,6 +237,11 @@ class Log:
             self.segments[number] = segment
         return segment
 
+    @property
+    def mapped_segments(self) -> dict[int, Segment]:
+        """The open segments, by number."""
+        return self.segments
+
     def open_segment(self, number: int) -> Segment:
         """Open a file of the folder.
 

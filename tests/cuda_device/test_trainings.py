@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 import torch as th
-from stable_baselines3 import DQN
+from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.utils import set_random_seed
 from support import assert_same_batch, atari_env, same_draws
 from trainings import SMALL_CNN, TRAININGS, assert_same_weights
 
-from sb3_compressed import BufferCheckpointCallback, CompressedReplayBuffer, latest_checkpoint
+from sb3_compressed import (
+    BufferCheckpointCallback,
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    latest_checkpoint,
+)
 from sb3_compressed.training.prioritized_replay import prioritize
 
 pytestmark = [
@@ -54,6 +59,20 @@ def test_prioritized_trainings_are_bit_identical_whatever_the_codec() -> None:
     assert_same_weights(*weights)
 
 
+def test_trainings_with_observations_on_the_device_are_bit_identical() -> None:
+    weights = []
+    for storage in ("memory", "device"):
+        weights.append(dqn(storage=storage).learn(420).get_parameters())
+        model: Any = PPO(
+            "CnnPolicy", atari_env("Breakout", 2), n_steps=64, batch_size=32, n_epochs=2, seed=1, device="cuda",
+            policy_kwargs=SMALL_CNN, rollout_buffer_class=CompressedRolloutBuffer,
+            rollout_buffer_kwargs={"storage": storage},
+        ).learn(256)  # fmt: skip
+        weights.append(model.get_parameters())
+    assert_same_weights(weights[0], weights[2])
+    assert_same_weights(weights[1], weights[3])
+
+
 def test_a_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     model = dqn()
     model.learn(200, callback=BufferCheckpointCallback(100, tmp_path / "checkpoints"))
@@ -81,8 +100,9 @@ def test_sb3_saves_the_buffer_of_a_training_on_the_device_and_loads_it_on_the_cp
     assert_same_batch(*same_draws(lambda: buffer.sample(64), lambda: on_device.sample(64), seed=2))
 
 
-def test_device_memory_does_not_grow_in_ten_thousand_updates() -> None:
-    model = dqn()
+@pytest.mark.parametrize("storage", ["memory", "device"])
+def test_device_memory_does_not_grow_in_ten_thousand_updates(storage: str) -> None:
+    model = dqn(storage=storage)
     model.learn(200)
     model.train(1000, batch_size=32)
     th.cuda.synchronize()

@@ -48,17 +48,22 @@ def draws(buffer: Any, n_batches: int, batch_size: int, env: Any = None) -> list
     return [buffer.sample(batch_size, env=env) for _ in range(n_batches)]
 
 
-@pytest.mark.parametrize("method", ["auto", "zstd3", "none"])
+@pytest.mark.parametrize(
+    ("method", "storage"),
+    [("auto", "memory"), ("zstd3", "memory"), ("none", "memory"), ("auto", "device"), ("none", "device")],
+)
 @pytest.mark.parametrize("kind", REPLAY_PAIRS)
-def test_batches_are_those_of_sb3(kind: str, method: str) -> None:
+def test_batches_are_those_of_sb3(kind: str, method: str, storage: str) -> None:
     # SB3's hindsight replay computes no rewards for a batch of one transition of its own goal.
     batch_sizes = BATCH_SIZES[1:] if kind == "her" else BATCH_SIZES
-    assert_same_samples(*filled_pair(kind, STREAMS[kind], compression_method=method), batch_sizes=batch_sizes)
+    pair = filled_pair(kind, STREAMS[kind], compression_method=method, storage=storage)
+    assert_same_samples(*pair, batch_sizes=batch_sizes)
 
 
+@pytest.mark.parametrize("storage", ["memory", "device"])
 @pytest.mark.parametrize("stream", ["atari-single", "atari-channel-last", "pendulum", "multi-binary"])
-def test_batches_of_other_observations_are_those_of_sb3(stream: str) -> None:
-    assert_same_samples(*filled_pair("replay", stream))
+def test_batches_of_other_observations_are_those_of_sb3(stream: str, storage: str) -> None:
+    assert_same_samples(*filled_pair("replay", stream, storage=storage))
 
 
 @pytest.mark.parametrize("num_threads", [1, 4])
@@ -71,11 +76,12 @@ def test_optimized_buffers_have_the_same_batches() -> None:
     assert_same_samples(ours, filled("atari", 300, 200, ReplayBuffer, device="cuda", **SB3_OPTIMIZED))
 
 
-def test_batches_are_normalized_as_by_sb3() -> None:
+@pytest.mark.parametrize("storage", ["memory", "device"])
+def test_batches_are_normalized_as_by_sb3(storage: str) -> None:
     space, action_space, _, transitions = recorded("atari")
     env = VecNormalize(DummyVecEnv([lambda: ImageEnv(space, action_space)]))
     env.obs_rms.update(np.concatenate([transition.obs for transition in transitions]))
-    ours, theirs = filled_pair("replay", "atari")
+    ours, theirs = filled_pair("replay", "atari", storage=storage)
     assert_same_samples(ours, theirs, env)
 
 
@@ -87,12 +93,13 @@ def test_observations_are_converted_on_the_device() -> None:
     assert th.equal(batch.next_observations, expected.next_observations.float() / 255)
 
 
+@pytest.mark.parametrize("storage", ["memory", "device"])
 @pytest.mark.parametrize("kind", ROLLOUT_STREAMS)
-def test_rollouts_are_those_of_sb3(kind: str) -> None:
+def test_rollouts_are_those_of_sb3(kind: str, storage: str) -> None:
     space, action_space, n_envs, transitions = recorded(ROLLOUT_STREAMS[kind])
     batches = []
-    for cls in ROLLOUT_PAIRS[kind]:
-        buffer = cls(64, space, action_space, "cuda", n_envs=n_envs)
+    for cls, options in zip(ROLLOUT_PAIRS[kind], ({"storage": storage}, {}), strict=True):
+        buffer = cls(64, space, action_space, "cuda", n_envs=n_envs, **options)
         rng = np.random.default_rng(0)
         start = np.ones(n_envs)
         for transition in transitions[:64]:

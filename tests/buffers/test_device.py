@@ -1,0 +1,335 @@
+"""Buffers with ``storage="device"``, whose batches the kernel of GPUs decodes, here compiled for the CPU."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from buffer_pairs import REPLAY_PAIRS, ROLLOUT_PAIRS, SB3_OPTIMIZED
+from device_emulator import Emulator, compiler
+from gymnasium import spaces
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from support import ImageEnv, add_all, assert_same_batch, atari_env, filled, new_buffer, recorded, same_draws
+from trainings import SMALL_CNN, assert_same_weights
+
+from sb3_compressed import (
+    CompressedReplayBuffer,
+    CompressedRolloutBuffer,
+    CorruptPayload,
+    buffer_statistics,
+    load_checkpoint,
+    save_checkpoint,
+)
+from sb3_compressed.arrays import memory_log
+from sb3_compressed.arrays.device_slot_store import DeviceSlotStore, device_store
+from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.buffers import base
+from sb3_compressed.buffers.resize import resize
+
+if compiler() is None:
+    pytest.skip("there is no C++ compiler: c++, or what CXX names", allow_module_level=True)
+
+STREAMS = {"replay": "atari", "n-step": "atari", "dict": "console", "her": "bits"}
+ROLLOUT_STREAMS = {"plain": "atari", "dict": "console"}
+CPU = th.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    return Emulator(tmp_path_factory.mktemp("device"), lanes=1)
+
+
+@pytest.fixture(autouse=True)
+def _emulated_device(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the memory of the process be that of a device, in small segments."""
+
+    def emulated_store(device: th.device, item_nbytes: int) -> Any:
+        return partial(DeviceSlotStore, item_nbytes=item_nbytes, device=device, launch=emulator.launch)
+
+    monkeypatch.setattr(base, "device_store", emulated_store)
+    for name in ("MIN_NBYTES", "MAX_NBYTES"):
+        monkeypatch.setattr(memory_log, name, 30_000)
+
+
+def on_device(*args: Any, **options: Any) -> Any:
+    return filled(*args, storage="device", **options)
+
+
+def assert_same_samples(ours: Any, theirs: Any, env: Any = None) -> None:
+    for seed, batch_size in enumerate((2, 32, 200)):
+        draws = [partial(buffer.sample, batch_size, env=env) for buffer in (ours, theirs)]
+        assert_same_batch(*same_draws(*draws, seed=seed))
+
+
+# -- equal to SB3 --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["auto", "none"])
+@pytest.mark.parametrize("kind", REPLAY_PAIRS)
+def test_batches_are_those_of_sb3(kind: str, method: str) -> None:
+    ours, theirs = REPLAY_PAIRS[kind]
+    buffers = (
+        on_device(STREAMS[kind], 300, 200, ours, compression_method=method),
+        filled(STREAMS[kind], 300, 200, theirs),
+    )
+    assert_same_samples(*buffers)
+    assert_same_samples(*buffers)
+
+
+@pytest.mark.parametrize("stream", ["atari-single", "atari-channel-last", "pendulum", "multi-binary"])
+def test_batches_of_other_observations_are_those_of_sb3(stream: str) -> None:
+    ours, theirs = REPLAY_PAIRS["replay"]
+    assert_same_samples(on_device(stream, 300, 200, ours), filled(stream, 300, 200, theirs))
+
+
+def test_optimized_buffers_have_the_same_batches() -> None:
+    ours, theirs = (
+        filled("atari", 300, 200, cls, **SB3_OPTIMIZED, **options)
+        for cls, options in zip(REPLAY_PAIRS["replay"], ({"storage": "device"}, {}), strict=True)
+    )
+    assert_same_samples(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ROLLOUT_STREAMS)
+def test_rollouts_are_those_of_sb3(kind: str) -> None:
+    space, action_space, n_envs, transitions = recorded(ROLLOUT_STREAMS[kind])
+    batches: list[list[Any]] = []
+    for cls, options in zip(ROLLOUT_PAIRS[kind], ({"storage": "device"}, {}), strict=True):
+        buffer = cls(64, space, action_space, "cpu", n_envs=n_envs, **options)
+        rng = np.random.default_rng(0)
+        batches.append([])
+        for rollout in range(3):
+            start = np.ones(n_envs)
+            for transition in transitions[64 * rollout : 64 * (rollout + 1)]:
+                transition.add_to_rollout(buffer, start, rng)
+                start = transition.done
+            buffer.compute_returns_and_advantage(th.zeros(n_envs), start)
+            np.random.seed(0)  # noqa: NPY002  # what SB3 draws from
+            batches[-1] += [copy.copy(batch) for _ in range(2) for batch in buffer.get(32)]
+            buffer.reset()
+    for batch, expected in zip(*batches, strict=True):
+        assert_same_batch(batch, expected)
+
+
+def test_batches_are_normalized_as_by_sb3() -> None:
+    space, action_space, _, transitions = recorded("atari")
+    env = VecNormalize(DummyVecEnv([lambda: ImageEnv(space, action_space)]))
+    env.obs_rms.update(np.concatenate([transition.obs for transition in transitions]))
+    ours, theirs = REPLAY_PAIRS["replay"]
+    assert_same_samples(on_device("atari", 100, 200, ours), filled("atari", 100, 200, theirs), env)
+
+
+class Halved(CompressedReplayBuffer):
+    """A user's class, which converts the arrays of a batch itself."""
+
+    def to_torch(self, array: np.ndarray[Any, Any], copy: bool = True) -> th.Tensor:
+        assert type(array) is np.ndarray
+        return super().to_torch(array, copy) // 2 if array.dtype == np.uint8 else super().to_torch(array, copy)
+
+
+def test_what_a_user_overrides_receives_arrays() -> None:
+    ours, others = on_device("atari", 100, 200, Halved), filled("atari", 100, 200, Halved)
+    assert_same_samples(ours, others)
+    sequences = [partial(buffer.sample_sequences, 5, 7) for buffer in (ours, others)]
+    assert_same_batch(*same_draws(*sequences, seed=0))
+
+
+@pytest.mark.parametrize("stream", ["atari", "console"])
+def test_sequences_and_samplers_are_those_of_a_buffer_in_memory(stream: str) -> None:
+    buffers = [filled(stream, 300, 200, storage=storage, sampler="prioritized") for storage in ("device", "memory")]
+    for seed in range(3):
+        sequences = [partial(buffer.sample_sequences, 8, 12, burn_in=4, pad="end") for buffer in buffers]
+        assert_same_batch(*same_draws(*sequences, seed=seed))
+        ours, theirs = same_draws(*[partial(buffer.sample, 32) for buffer in buffers], seed=seed)
+        assert_same_batch(ours, theirs)
+        for buffer in buffers:
+            buffer.update_priorities(ours.indices, ours.rewards.reshape(-1).abs() + 0.1)
+
+
+def test_final_weights_are_bit_identical() -> None:
+    weights = []
+    for options in ({}, {"storage": "device"}):
+        model: Any = DQN(
+            "CnnPolicy", atari_env("Breakout", 2), buffer_size=300, learning_starts=60, train_freq=4, seed=1,
+            device="cpu", policy_kwargs=SMALL_CNN, replay_buffer_class=CompressedReplayBuffer,
+            replay_buffer_kwargs=options,
+        ).learn(400)  # fmt: skip
+        weights.append(model.get_parameters())
+        model = PPO(
+            "CnnPolicy", atari_env("Breakout", 2), n_steps=32, batch_size=16, n_epochs=2, seed=1, device="cpu",
+            policy_kwargs=SMALL_CNN, rollout_buffer_class=CompressedRolloutBuffer, rollout_buffer_kwargs=options,
+        ).learn(128)  # fmt: skip
+        weights.append(model.get_parameters())
+    assert_same_weights(weights[0], weights[2])
+    assert_same_weights(weights[1], weights[3])
+
+
+# -- copies and checkpoints ----------------------------------------------------------------------------------
+
+
+def test_copies_and_pickles_are_in_memory() -> None:
+    buffer, others = on_device("atari", 300, 200), filled("atari", 250, 200)
+    assert buffer.observations.store.is_on_device
+    for twin in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
+        assert type(twin.observations.store) is MemorySlotStore
+        assert_same_samples(twin, buffer)
+        twin.reset()
+        add_all(recorded("atari")[-1][:250], twin)
+        np.testing.assert_array_equal(twin.observations, others.observations)
+    np.testing.assert_array_equal(buffer.next_observations[:], filled("atari", 300, 200).next_observations[:])
+
+
+def test_checkpoints_load_into_memory_and_a_device(tmp_path: Path) -> None:
+    buffer = on_device("console", 120, 200)
+    save_checkpoint(buffer, tmp_path / "saved")
+    for storage in ("memory", "device"):
+        loaded = load_checkpoint(tmp_path / "saved", device="cpu", storage=storage, buffer_size=400)
+        assert_same_samples(loaded, buffer)
+        add_all(recorded("console")[-1][120:200], loaded)
+        assert_same_samples(loaded, filled("console", 200, 200))
+    add_all(recorded("console")[-1][120:200], buffer)
+    save_checkpoint(buffer, tmp_path / "saved")
+    assert_same_samples(load_checkpoint(tmp_path / "saved", device="cpu"), buffer)
+
+
+def test_buffers_of_codecs_with_zstd_load_into_a_device(tmp_path: Path) -> None:
+    buffer = filled("atari", 120, 200, compression_method="delta")
+    save_checkpoint(buffer, tmp_path)
+    loaded = load_checkpoint(tmp_path, device="cpu", storage="device", compression_method="auto")
+    assert loaded.observations.store.is_on_device
+    assert_same_samples(loaded, buffer)
+
+
+def test_arrays_are_those_of_numpy_and_can_be_assigned() -> None:
+    buffer, others = on_device("atari", 150, 200), filled("atari", 150, 200)
+    np.testing.assert_array_equal(buffer.observations, others.observations)
+    for each in (buffer, others):
+        each.observations[10:90:7] = each.next_observations[20:32].copy()
+        each.observations[3, 0, 1] = 0
+    assert_same_samples(buffer, others)
+
+
+def test_statistics_and_repr_show_the_memory_of_the_device() -> None:
+    buffer, others = on_device("atari", 150, 200), filled("atari", 150, 200)
+    statistics = buffer_statistics(buffer)
+    assert statistics.device_memory_nbytes >= statistics.payload_nbytes > 0
+    assert statistics.payload_nbytes == buffer_statistics(others).payload_nbytes
+    assert buffer_statistics(others).device_memory_nbytes == 0
+    assert "MB of cpu" in repr(buffer)
+
+
+def test_overwritten_rows_are_freed_on_the_device() -> None:
+    buffer = new_buffer(CompressedReplayBuffer, "atari", 50, storage="device")
+    transitions, sizes = recorded("atari")[-1], []
+    for _ in range(6):
+        add_all(transitions, buffer)
+        sizes.append(buffer_statistics(buffer).device_memory_nbytes)
+    assert max(sizes) < 1.5 * sizes[0]
+    on_host = [segment.is_on_host for segment in buffer.observations.store.log.segments.values()]
+    assert sum(on_host) <= 2, "the others are on the device alone"
+
+
+# -- errors --------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_payload_is_reported_by_a_later_batch() -> None:
+    buffer = on_device("atari", 100, 200)
+    buffer.sample(8)
+    log = buffer.observations.store.log
+    for segment in log.segments.values():
+        segment.block.fill_(255)
+    damaged = buffer.sample(8)
+    assert damaged.observations.shape[0] == 8
+    with pytest.raises(CorruptPayload, match="earlier batch") as caught:
+        buffer.sample(8)
+    assert caught.value.slot is not None
+    assert caught.value.slot[0] < 100
+
+
+@pytest.mark.parametrize("method", ["zstd3", "delta", "lz4-block", "packed", "rle"])
+def test_codecs_that_a_device_cannot_decode_are_refused(method: str) -> None:
+    with pytest.raises(ValueError, match="'auto' and 'none'"):
+        new_buffer(CompressedReplayBuffer, "atari", 50, storage="device", compression_method=method)
+
+
+def test_the_cpu_needs_no_device() -> None:
+    assert device_store(CPU, 100) is MemorySlotStore
+    with pytest.raises(ValueError, match="got device='mps'"):
+        device_store(th.device("mps"), 100)
+
+
+def test_vectors_stay_plain_arrays() -> None:
+    buffer = on_device("pendulum", 50, 100)
+    assert type(buffer.observations) is np.ndarray
+    assert buffer_statistics(buffer).device_memory_nbytes == 0
+
+
+def test_resized_buffers_stay_on_the_device() -> None:
+    buffers = [filled("atari", 150, 100, storage=storage) for storage in ("device", "memory")]
+    for buffer in buffers:
+        resize(buffer, 400 * buffer.n_envs)
+        add_all(recorded("atari")[-1][150:250], buffer)
+    assert buffers[0].observations.store.is_on_device
+    assert_same_samples(*buffers)
+
+
+def test_distributed_buffers_are_on_no_device() -> None:
+    pytest.importorskip("ray", reason="needs Ray")
+    from sb3_compressed.distributed import DistributedReplayBuffer
+
+    space, action_space, *_ = recorded("atari")
+    with pytest.raises(ValueError, match="one process"):
+        DistributedReplayBuffer(100, space, action_space, storage="device")
+
+
+class PictureGoals(gym.Env[Any, Any]):
+    """An environment whose goals are pictures, from which it computes rewards with NumPy."""
+
+    PICTURE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+
+    def __init__(self) -> None:
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = spaces.Dict(dict.fromkeys(names, self.PICTURE))
+        self.action_space = spaces.Discrete(2)
+        self._step = 0
+
+    def _observation(self) -> dict[str, np.ndarray[Any, Any]]:
+        shown = np.full(self.PICTURE.shape, self._step % 200, np.uint8)
+        return {"observation": shown, "achieved_goal": shown // 2, "desired_goal": shown // 3}
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        super().reset(**options)
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return self._observation(), 0.0, self._step % 11 == 0, False, {}
+
+    def compute_reward(self, achieved: Any, desired: Any, infos: Any) -> Any:
+        assert type(achieved) is type(desired) is np.ndarray
+        return -np.abs(achieved.astype(float) - desired).mean(axis=(1, 2, 3))
+
+
+def test_hindsight_replay_computes_rewards_of_pictures() -> None:
+    env = DummyVecEnv([PictureGoals])
+    buffers = [
+        cls(200, env.observation_space, env.action_space, env, device="cpu", **options)
+        for cls, options in zip(REPLAY_PAIRS["her"], ({"storage": "device"}, {}), strict=True)
+    ]
+    observation: Any = env.reset()
+    for _ in range(60):
+        action = np.zeros((1, 1), np.int64)
+        following, rewards, dones, infos = env.step(action[0])
+        for buffer in buffers:
+            buffer.add(observation, following, action, rewards, dones, infos)
+        observation = following
+    assert buffers[0].observations["achieved_goal"].store.is_on_device
+    assert_same_samples(*buffers)
