@@ -48,6 +48,7 @@ upstream: $(VENV)/.installed  ## run the buffer tests of SB3 and sb3-contrib aga
 	$(BIN)/python tests/upstream/run.py
 
 cuda: $(VENV)/.installed  ## run the tests that need a CUDA device; without a CUDA build of torch in the environment, all are skipped
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cuda]'
 	$(PYTEST) -m cuda tests/cuda_device
 
 soak: $(VENV)/.installed  ## overwrite a buffer for hours, and kill trainings on Ray and their saves hundreds of times
@@ -81,6 +82,7 @@ bench: $(VENV)/.environments $(PEERS)/.installed  ## measure everything, about s
 	$(BENCH)/report.py
 
 bench-cuda: $(VENV)/.environments  ## measure batches and trainings on a CUDA device, some minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cuda]'
 	$(BENCH)/device_batches.py --scenes MsPacman Crafter-v0 Doom84-v0 --buffers auto auto@device --out $(RESULTS)/cuda_batches.json
 	$(BENCH)/alternating_buffers.py --device cuda --algorithms DQN PPO --scenes recorded:MsPacman --buffers auto auto@device --warm-up 8 --pairs 12 --out $(RESULTS)/cuda_alternating.json
 	$(BENCH)/training.py --device cuda --algorithms PPO --scenes MsPacman --buffers auto auto@device --rounds 1 --out $(RESULTS)/cuda_training.json
