@@ -186,7 +186,7 @@ class CompressedArray(ArrayLike):
         slot_index = slot_index if basic is None else basic
         references = self._table[(*slot_index, ...)]  # an array, even of a single slot
         leading_shape = references.shape
-        references = references.reshape(-1)
+        references = references.flatten()  # kernels take no read-only arrays, as those of unwritten ones are
         items = checked_empty((len(references), *self.item_shape), self.dtype)
         self._decode(references, items, partial(self._index_of_slot, slot_index))
         items.flags.writeable = basic is None  # views of a read-only array cannot be made writable
