@@ -56,7 +56,7 @@ def empty_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]: 
     nbytes = math.prod(shape) * dtype.itemsize
     if not 0 < nbytes <= MAX_PINNED_NBYTES:
         return checked_empty(shape, dtype)
-    pinned: NDArray[np.uint8] = th.empty(nbytes, dtype=th.uint8, pin_memory=True).numpy()
+    pinned: NDArray[np.uint8] = th.empty(nbytes, dtype=th.uint8, device="cpu", pin_memory=True).numpy()
     return pinned.view(dtype).reshape(shape)
 
 

@@ -247,12 +247,14 @@ class CompressedArray(ArrayLike):
         if other is not None and other_indices is not None:
             references = np.concatenate((references, other._table.reshape(-1).take(other_indices)))
 
+        shape, size = self._table.shape, self._table.size  # not the array, which would keep its payloads
+
         def slot_of(position: int) -> tuple[int, ...]:
             if position < len(indices) or other_indices is None:
                 index = indices[position]
             else:
                 index = other_indices[position - len(indices)]
-            return tuple(int(i) for i in np.unravel_index(index % self._table.size, self._table.shape))
+            return tuple(int(i) for i in np.unravel_index(index % size, shape))
 
         return references, slot_of
 

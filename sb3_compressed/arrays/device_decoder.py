@@ -61,10 +61,12 @@ Its arguments are those of the kernel, as integers in the same order, and then t
 class _Pending(NamedTuple):
     """A batch that may not be decoded yet.
 
+    :param n_items: the number of items
     :param n_frames: frames of an item
     :param slot_of: returns the index of the slot of an item
     """
 
+    n_items: int
     n_frames: int
     slot_of: Callable[[int], tuple[int, ...]]
 
@@ -72,11 +74,11 @@ class _Pending(NamedTuple):
 class _Tables(NamedTuple):
     """Records on the device.
 
-    :param version: of the log that they describe
+    :param n_changes: of the log that they describe
     :param first_segment: the number of the first segment
     """
 
-    version: tuple[int, int]
+    n_changes: int
     first_segment: int
     segments: th.Tensor
     codecs: th.Tensor
@@ -95,12 +97,13 @@ class DeviceDecoder:
 
     def __init__(self, log: DeviceLog, codec: Codec | None, launch: Launch) -> None:
         self._log, self._codec, self._launch = log, codec, launch
-        self._tables = _Tables((-1, 0), 0, *[th.empty(0)] * 2)
+        self._tables = _Tables(-1, 0, *[th.empty(0, device="cpu")] * 2)
         self._layouts: dict[Any, th.Tensor] = {}
         #: By the id of a codec: the codec, and what its record refers to.
         self._on_device: dict[int, tuple[Codec, list[th.Tensor]]] = {}
         with th.inference_mode(False):
-            problems = th.full((MAX_PENDING,), NO_PROBLEM, dtype=th.int64)
+            problems = th.full((MAX_PENDING + 1,), NO_PROBLEM, dtype=th.int64, device="cpu")
+            #: A word for each pending batch, and one for those that are waited for.
             self._problems = problems.pin_memory() if log.device.type == "cuda" else problems
         self._pending: deque[_Pending] = deque(maxlen=MAX_PENDING)
         self._n_batches = 0
@@ -122,8 +125,33 @@ class DeviceDecoder:
         :raises CorruptPayload: if an earlier batch could not be decoded; the error names its slot
         """
         self.check()
-        log = self._log
-        log.upload()
+        number = self._n_batches % MAX_PENDING
+        self._pending.append(_Pending(len(references), 1 if layout is None else layout.n_frames, slot_of))
+        self._n_batches += 1
+        self._enqueue(references, layout, out, number)
+
+    def decode_and_wait(
+        self, references: NDArray[np.int64], layout: FrameLayout | None, out: th.Tensor
+    ) -> NDArray[Any]:
+        """Decode slots as :meth:`decode` does, and return them as an array.
+
+        :raises CorruptPayload: if one cannot be decoded; ``index`` is its position
+        """
+        words = self._problems.numpy()
+        words[MAX_PENDING] = NO_PROBLEM
+        self._enqueue(references, layout, out, MAX_PENDING)
+        items: NDArray[Any] = out.cpu().numpy()
+        if (word := int(words[MAX_PENDING])) != NO_PROBLEM:
+            n_frames = 1 if layout is None else layout.n_frames
+            raise CorruptPayload(DESCRIPTIONS[Reason(word & 255)], (word >> 8) // n_frames)
+        return items
+
+    def _enqueue(self, references: NDArray[np.int64], layout: FrameLayout | None, out: th.Tensor, number: int) -> None:
+        """Launch the kernel.
+
+        :param number: of the word that it writes to if a payload cannot be decoded
+        """
+        self._log.upload()
         item_shape, itemsize = tuple(out.shape[1:]), out.element_size()
         with th.inference_mode(False):
             slots = self._to_device(references)
@@ -132,32 +160,31 @@ class DeviceDecoder:
             if key not in self._layouts:
                 self._layouts[key] = self._to_device(layout_record(layout, item_shape, itemsize))
             self._follow_stream()
-            n_frames = 1 if layout is None else layout.n_frames
-            problem = self._problems[self._n_batches % MAX_PENDING :]
-            self._pending.append(_Pending(n_frames, slot_of))
-            self._n_batches += 1
             self._launch(
                 slots.data_ptr(), len(references), segments.data_ptr(), first_segment, len(segments), codecs.data_ptr(),
-                len(codecs), self._layouts[key].data_ptr(), out.data_ptr(), problem.data_ptr(), n_frames,
+                len(codecs), self._layouts[key].data_ptr(), out.data_ptr(), self._problems[number:].data_ptr(),
+                1 if layout is None else layout.n_frames,
             )  # fmt: skip
 
     def check(self) -> None:
         """Raise ``CorruptPayload`` if a batch could not be decoded, as far as the device has come."""
-        words = self._problems.numpy()
+        words = self._problems.numpy()[:MAX_PENDING]
         if (words == NO_PROBLEM).all():
             return
         number = int(np.flatnonzero(words != NO_PROBLEM)[0])
         word = int(words[number])
         words[number] = NO_PROBLEM
         age = (self._n_batches - 1 - number) % MAX_PENDING
-        pending, index = self._pending[len(self._pending) - 1 - age], word >> 8
-        item, reason = index // pending.n_frames, f"{DESCRIPTIONS[Reason(word & 255)]} (found in an earlier batch)"
+        pending, reason = self._pending[-1 - age], f"{DESCRIPTIONS[Reason(word & 255)]} (found in an earlier batch)"
+        item = (word >> 8) // pending.n_frames
+        if item >= pending.n_items:  # of a batch so long ago that another one has its number
+            raise CorruptPayload(reason)
         raise CorruptPayload(reason, item, pending.slot_of(item))
 
     def _current_tables(self) -> _Tables:
         """Return the records of segments and codecs on the device."""
-        version = self._log.version
-        if version == self._tables.version:
+        n_changes = self._log.n_changes
+        if n_changes == self._tables.n_changes:
             return self._tables
         blocks = {number: segment.block for number, segment in self._log.segments.items()}
         codecs = self._log.codecs if self._codec is None else {0: self._codec}
@@ -175,7 +202,7 @@ class DeviceDecoder:
             records[number], *_ = codec_record(codec, *[tensor.data_ptr() for tensor in known[1]])
         self._on_device = on_device
         as_rows = (each.view(np.int64).reshape(len(each), -1) for each in (segments, records))
-        self._tables = _Tables(version, first, *map(self._to_device, as_rows))
+        self._tables = _Tables(n_changes, first, *map(self._to_device, as_rows))
         return self._tables
 
     def _follow_stream(self) -> None:

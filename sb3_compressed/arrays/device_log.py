@@ -24,32 +24,21 @@ class DeviceSegment(MemorySegment):
     :param number: its number in the log
     :param nbytes: the size of the block; it grows if more is appended
     :param device: the device
-    :raises MemoryError: if the device has not enough memory
+    :raises MemoryError: if there is not enough memory
     """
 
     def __init__(self, number: int, nbytes: int, device: th.device) -> None:
-        self._device = device
-        #: The block on the device, ``(nbytes,)`` of uint8.
-        self.block = self._new_block(nbytes)
+        #: The block on the device, ``(nbytes,)`` of uint8, and the memory from which it is copied.
+        self.block, self._host = _new_blocks(nbytes, device)
         self.n_uploaded = 0
-        super().__init__(number, nbytes)
-
-    def _new_block(self, nbytes: int) -> th.Tensor:
-        # Not a tensor of inference mode, which later calls could not write to.
-        with th.inference_mode(False), device_errors(nbytes, self._device):
-            return th.empty(nbytes, dtype=th.uint8, device=self._device)
-
-    def empty(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return memory from which the device can copy in the background."""
-        with th.inference_mode(False):
-            self._host = th.empty(nbytes, dtype=th.uint8, pin_memory=self._device.type == "cuda")
-        memory: NDArray[np.uint8] = self._host.numpy()
-        return memory
+        super().__init__(number, self._host.numpy())
 
     def grow(self, nbytes: int) -> None:
         """Make the segment larger; see :meth:`.MemorySegment.grow`."""
-        self.block, self.n_uploaded = self._new_block(nbytes), 0
-        super().grow(nbytes)
+        block, host = _new_blocks(nbytes, self.block.device)
+        grown: NDArray[np.uint8] = host.numpy()
+        grown[: self.next_offset] = self.bytes[: self.next_offset]
+        vars(self).update(block=block, _host=host, bytes=grown, n_uploaded=0)  # at once, whatever interrupts this
 
     @property
     def is_on_host(self) -> bool:
@@ -64,16 +53,15 @@ class DeviceSegment(MemorySegment):
             self.n_uploaded = end
 
     def release_host(self) -> None:
-        """Keep the bytes on the device only."""
-        self.bytes = np.empty(0, np.uint8)
-        del self._host  # PyTorch reuses pinned memory after the copies from it
+        """Keep the bytes on the device only; PyTorch reuses pinned memory after the copies from it."""
+        vars(self).update(bytes=np.empty(0, np.uint8), _host=None)
 
     def download(self) -> MemorySegment:
         """Return a copy of the segment in the memory of the process."""
-        segment = MemorySegment.__new__(MemorySegment)
-        attributes = {name: vars(self)[name] for name in ("number", "next_offset", "n_slots", "codecs")}
-        content = self.bytes if self.is_on_host else self.block.cpu().numpy()
-        vars(segment).update(attributes, bytes=content[: self.next_offset])
+        end = self.next_offset
+        content = self.bytes[:end].copy() if self.is_on_host else self.block[:end].cpu().numpy()
+        segment = MemorySegment(self.number, content)
+        segment.next_offset, segment.n_slots, segment.codecs = end, self.n_slots.copy(), dict(self.codecs)
         return segment
 
 
@@ -91,41 +79,43 @@ class DeviceLog(MemoryLog):
     def __init__(self, device: th.device) -> None:
         super().__init__()
         self.device = device
-        #: Those whose bytes are in the memory of the process, too.
-        self._on_host: list[DeviceSegment] = []
-        self._n_changes = 0
+        #: How often blocks or codecs were added or freed.
+        self.n_changes = 0
         #: The stream of the last copy or launch, ``None`` before, and where there are no streams.
         self.stream: Any = None
 
     def new_segment(self, number: int, nbytes: int) -> DeviceSegment:
-        """Return a segment to append to; raise ``MemoryError`` if the device has not enough memory."""
+        """Return a segment to append to; raise ``MemoryError`` if there is not enough memory."""
         segment = DeviceSegment(number, nbytes, self.device)
         self.upload()
-        for older in self._on_host[:-1]:
-            older.release_host()
-        self._on_host = [*self._on_host[-1:], segment]
-        self._n_changes += 1
+        for older in self.mapped_segments.values():
+            if older is not self.last:
+                older.release_host()
+        self.n_changes += 1
         return segment
+
+    def grow_last(self, nbytes: int) -> None:
+        """Make the last segment larger; raise ``MemoryError`` if there is not enough memory."""
+        self.use_current_stream()
+        super().grow_last(nbytes)
+        self.n_changes += 1
 
     def append_codec(self, codec: Codec) -> int:
         """Refer to a codec from the last segment; see :meth:`.MemoryLog.append_codec`."""
-        self._n_changes += 1
-        return super().append_codec(codec)
+        number = super().append_codec(codec)
+        self.n_changes += 1
+        return number
 
     def _keep_segments(self, numbers: Collection[int]) -> None:
-        self._n_changes += 1
         super()._keep_segments(numbers)
-        self._on_host = [segment for segment in self._on_host if segment.number in self.segments]
-
-    @property
-    def version(self) -> tuple[int, int]:
-        """What changes with the blocks and codecs that there are."""
-        return self._n_changes, self._on_host[-1].block.data_ptr() if self._on_host else 0  # the last block may grow
+        self.n_changes += 1
 
     @property
     def mapped_segments(self) -> dict[int, DeviceSegment]:
-        """The segments whose bytes are in the memory of the process."""
-        return {segment.number: segment for segment in self._on_host}
+        """The segments whose bytes are in the memory of the process: at most the last ones."""
+        last = self._n_begun
+        found = ((number, self.segments.get(number)) for number in range(last - 2, last + 1))
+        return {number: segment for number, segment in found if segment is not None and segment.is_on_host}
 
     def segment(self, number: int) -> MemorySegment:
         """Return a segment, or a copy if it is on the device alone; raise ``CorruptStorage`` if it is missing."""
@@ -140,7 +130,7 @@ class DeviceLog(MemoryLog):
         """Copy everything that was appended to the device."""
         self.use_current_stream()
         with device_errors(0, self.device):
-            for segment in self._on_host:
+            for segment in self.mapped_segments.values():
                 segment.upload()
 
     def use_current_stream(self) -> None:
@@ -173,23 +163,32 @@ class DeviceLog(MemoryLog):
         return log
 
 
+def _new_blocks(nbytes: int, device: th.device) -> tuple[th.Tensor, th.Tensor]:
+    """Return a block of device memory, and memory of the process from which it can be copied in the background."""
+    # No tensors of inference mode, which later calls could not write to.
+    with th.inference_mode(False), device_errors(nbytes, device):
+        block = th.empty(nbytes, dtype=th.uint8, device=device)
+        return block, th.empty(nbytes, dtype=th.uint8, device="cpu", pin_memory=device.type == "cuda")
+
+
 @contextmanager
 def device_errors(nbytes: int, device: th.device) -> Iterator[None]:
     """Raise errors that say what happened to the buffer.
 
     :param nbytes: what is requested
-    :raises MemoryError: if the device has not enough memory; nothing has changed
+    :raises MemoryError: if there is not enough memory; nothing has changed
     :raises StorageError: if the device failed, and with it the content
     """
     try:
         yield
-    except th.cuda.OutOfMemoryError as error:
-        free, total = th.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)
-        raise MemoryError(
-            f"{device} has no {nbytes / 1e6:,.1f} MB left for payloads, {free / 1e6:,.0f} of {total / 1e6:,.0f} MB are "
-            "free: decrease buffer_size, or use storage='memory'"
-        ) from error
     except RuntimeError as error:
+        if "out of memory" in str(error):
+            free, total = th.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)
+            raise MemoryError(
+                f"there are no {nbytes / 1e6:,.1f} MB left for payloads: {free / 1e6:,.0f} of {total / 1e6:,.0f} MB "
+                f"are free on {device}, or too little memory can be pinned; decrease buffer_size, or use "
+                "storage='memory'"
+            ) from error
         if "CUDA error" not in str(error):
             raise
         raise StorageError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,13 +14,23 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.device_decoder import DeviceDecoder, Launch, is_decodable
 from sb3_compressed.arrays.device_log import DeviceLog, device_errors
 from sb3_compressed.arrays.encoding import FrameEncoder
+from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.arrays.slots import Slot, accepted_codec, slot_n_frames
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.delta import Delta
+from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["DeviceSlotStore", "device_store", "require_decodable"]
+
+
+#: Bytes of items that are copied from the device at once.
+MAX_COPIED_NBYTES = 1 << 26
+#: Slots from which the memory of a buffer is estimated.
+MAX_ESTIMATED_SLOTS = 512
 
 
 class DeviceSlotStore(MemorySlotStore):
@@ -59,21 +69,54 @@ class DeviceSlotStore(MemorySlotStore):
     ) -> th.Tensor:
         """Decode slots on the device; see :meth:`.SlotStore.read_tensor`."""
         references, device = np.ascontiguousarray(references), self.log.device
-        shape = (len(references), *encoder.item_shape)
-        with device_errors(math.prod(shape) * encoder.dtype.itemsize, device):
-            out = th.empty(shape, dtype=torch_dtype(encoder.dtype), device=device)
+        out = th.empty((len(references), *encoder.item_shape), dtype=torch_dtype(encoder.dtype), device=device)
+        with device_errors(out.nbytes, device):
             self._decoder.decode(references, encoder.layout, out, slot_of)
-            return out if encoder.dtype == dtype else out.to(torch_dtype(dtype))
+        if encoder.dtype == dtype:
+            return out
+        if encoder.dtype.kind in "biu" and dtype.kind in "biu":
+            return out.to(torch_dtype(dtype))
+        return th.from_numpy(out.cpu().numpy().astype(dtype)).to(device)  # as NumPy casts NaN and large numbers
+
+    def read(
+        self, references: NDArray[np.int64], layout: FrameLayout | None, out: NDArray[Any], num_threads: int = 1
+    ) -> None:
+        """Decode slots on the device, and copy them to the memory of the process; see :meth:`SlotStore.read`."""
+        references, device = np.ascontiguousarray(references), self.log.device
+        n = max(1, MAX_COPIED_NBYTES // max(out.nbytes // max(len(out), 1), 1))
+        for first in range(0, len(references), n):
+            part = references[first : first + n]
+            items = th.empty((len(part), *out.shape[1:]), dtype=torch_dtype(out.dtype), device=device)
+            try:
+                with device_errors(items.nbytes, device):
+                    out[first : first + n] = self._decoder.decode_and_wait(part, layout, items)
+            except CorruptPayload as error:
+                raise CorruptPayload(error.reason, first + error.index) from error
+
+    def gather(self, references: NDArray[np.int64], n_frames: int) -> PayloadBatch:
+        """Return the payloads of slots; see :meth:`SlotStore.gather`."""
+        batch = super().gather(references, n_frames)
+        self.reader.drop_cached(self.log.segments)  # the segments that were copied for it
+        return batch
+
+    def load(self, references: NDArray[np.int64]) -> NDArray[Any]:
+        """Return slots as objects; see :meth:`SlotStore.load`."""
+        slots = super().load(references)
+        self.reader.drop_cached(self.log.segments)
+        return slots
+
+    def estimate(self, tables: Sequence[NDArray[Any]], begin: int, n_rows: int, max_slots: int) -> MemoryEstimate:
+        """Return the memory of tables from few slots, since each segment that is read is copied from the device."""
+        return super().estimate(tables, begin, n_rows, min(max_slots, MAX_ESTIMATED_SLOTS))
 
     def write(self, slots: Sequence[Slot]) -> NDArray[np.int64]:
         """Store slots; payloads of zstd, which 0.3.0 may have written, become uncompressed frames."""
-        converted: dict[int, tuple[Any, bytes]] = {}  # by the id of the payload, with the payload
+        converted: dict[int, tuple[bytes, bytes]] = {}  # by the id of a payload: it, and what replaces it
 
         def decodable(slot: Slot) -> Slot:
-            if type(slot) is not tuple:
-                return slot
+            codec: Any = None
             parts: list[Any] = []
-            for part in slot:
+            for part in slot if type(slot) is tuple else ():
                 if type(part) is not bytes:
                     codec = part
                 elif isinstance(codec, Delta) and not codec.is_on_devices(part):
@@ -82,7 +125,8 @@ class DeviceSlotStore(MemorySlotStore):
                         converted[id(part)] = part, codec.uncompressed(part, nbytes)
                     part = converted[id(part)][1]
                 parts.append(part)
-            return tuple(parts)
+            # The slot itself where nothing changes: what is one object is written once.
+            return tuple(parts) if any(map(operator.is_not, parts, slot or ())) else slot
 
         return super().write([decodable(slot) for slot in slots])
 
@@ -120,8 +164,9 @@ def device_store(device: th.device, item_nbytes: int) -> Callable[[Codec], Memor
     """
     if device.type == "cpu":
         return MemorySlotStore
-    if device.type != "cuda":
-        raise ValueError(f"storage='device' is for CUDA devices and the CPU, got device={str(device)!r}")
+    if device.type != "cuda" or th.version.hip is not None:
+        raise ValueError(f"storage='device' is for GPUs of NVIDIA and the CPU, got device={str(device)!r}")
     from sb3_compressed.kernels.cuda_launch import CudaLaunch
 
-    return partial(DeviceSlotStore, item_nbytes=item_nbytes, device=device, launch=CudaLaunch(device))
+    launch = CudaLaunch(device)  # of the current device, if it has no number
+    return partial(DeviceSlotStore, item_nbytes=item_nbytes, device=launch.device, launch=launch)

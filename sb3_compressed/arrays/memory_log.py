@@ -36,26 +36,22 @@ class MemorySegment:
     """A block of memory that is only appended to.
 
     :param number: its number in the log, at least 1
-    :param nbytes: the size of the block; it grows if more is appended
+    :param block: its memory, which is replaced by a larger block if more is appended
     """
 
     id = 0
 
-    def __init__(self, number: int, nbytes: int) -> None:
+    def __init__(self, number: int, block: NDArray[np.uint8]) -> None:
         self.number = number
-        self.bytes = self.empty(nbytes)
+        self.bytes = block
         self.next_offset = 0
         self.n_slots = np.zeros(1, np.int64)
         #: The codecs that wrote payloads in it, by their numbers in the log.
         self.codecs: dict[int, Codec] = {}
 
-    def empty(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return uninitialized memory."""
-        return np.empty(nbytes, np.uint8)
-
     def grow(self, nbytes: int) -> None:
         """Make the block larger; batches that are being decoded keep the old one."""
-        grown = self.empty(nbytes)
+        grown = np.empty(nbytes, np.uint8)
         grown[: self.next_offset] = self.bytes[: self.next_offset]
         self.bytes = grown
 
@@ -110,7 +106,11 @@ class MemoryLog:
 
     def new_segment(self, number: int, nbytes: int) -> MemorySegment:
         """Return a segment to append to."""
-        return MemorySegment(number, nbytes)
+        return MemorySegment(number, np.empty(nbytes, np.uint8))
+
+    def grow_last(self, nbytes: int) -> None:
+        """Make the last segment larger."""
+        self.last.grow(nbytes)
 
     def _begin_segment(self) -> MemorySegment:
         self.has_grown = True
@@ -130,7 +130,7 @@ class MemoryLog:
             if begin + nbytes > MAX_SEGMENT_NBYTES:
                 self._open = None
                 raise StorageError(f"{nbytes} bytes of payloads are too many for one call: split it into smaller parts")
-            segment.grow(max(begin + nbytes, 2 * segment.bytes.size))
+            self.grow_last(max(begin + nbytes, 2 * segment.bytes.size))
         return segment, segment.bytes, begin
 
     def append_reserved(self, nbytes: int, *, is_copy: bool = False) -> None:

@@ -186,7 +186,7 @@ class CompressedBuffer(BaseBuffer):
         warn_of_prefetch(prefetch)
         self._set_sampler_and_storage(sampler, storage, storage_mode)
         self._formats = formats_of(self)
-        if storage == "memory":
+        if not on_disk and not (self._is_on_device and self.device.type == "cuda"):
             self._warn_of_memory()
 
     def _construct_parent(self, arguments: dict[str, Any]) -> None:

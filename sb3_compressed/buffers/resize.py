@@ -25,7 +25,7 @@ def resize(buffer: CompressedReplay, buffer_size: int) -> None:
     :raises StorageError: if the folder is not open for writing
     :raises OSError: if it cannot be written
     """
-    storage: dict[str, Any] = {}
+    storage: dict[str, Any] = {"storage": "device"} if buffer._is_on_device else {}
     bound = buffer.bound_sampler
     sampler = {} if bound is None else {"sampler": bound.configuration}
     if buffer.folder is not None:

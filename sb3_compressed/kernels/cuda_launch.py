@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,18 +25,23 @@ class CudaLaunch:
 
     :param device: a CUDA device
     :raises ImportError: if ``cuda-core`` is missing
+    :ivar device: the device, with its number
     :raises RuntimeError: if the kernel cannot be compiled
     """
 
     def __init__(self, device: th.device) -> None:  # pragma: no cover  # needs CUDA
         core = import_cuda_core()
         index = th.cuda.current_device() if device.index is None else device.index
-        self._torch_device, self._device, self._launch = th.device("cuda", index), core.Device(index), core.launch
-        self._config = core.LaunchConfig
+        self.device, self._device = th.device("cuda", index), core.Device(index)
+        self._launch, self._config = core.launch, core.LaunchConfig
         with th.cuda.device(index):
             self._device.set_current()
             architecture = "sm_{}{}".format(*th.cuda.get_device_capability(index))
-            self._kernel = core.ObjectCode.from_cubin(compiled(core, architecture)).get_kernel(NAME)
+            try:
+                self._kernel = core.ObjectCode.from_cubin(compiled(core, architecture)).get_kernel(NAME)
+            except Exception:  # the cached file is damaged
+                cubin = compiled(core, architecture, is_new=True)
+                self._kernel = core.ObjectCode.from_cubin(cubin).get_kernel(NAME)
         self._streams: dict[int, Any] = {}
 
     def __call__(
@@ -48,15 +52,17 @@ class CudaLaunch:
         n_blocks = -(-n_items * n_frames // WARPS_PER_BLOCK)
         if not n_blocks:
             return
-        with th.cuda.device(self._torch_device):
+        with th.cuda.device(self.device):
             stream = th.cuda.current_stream()
             handle = stream.cuda_stream
             if handle not in self._streams:
                 self._streams[handle] = self._device.create_stream(_StreamOfTorch(stream))
-            self._launch(
-                self._streams[handle], self._config(grid=n_blocks, block=WARPS_PER_BLOCK * LANES), self._kernel,
-                slots, n_items, segments, first_segment, n_segments, codecs, n_codecs, layout, out, problem,
-            )  # fmt: skip
+            config = self._config(grid=n_blocks, block=WARPS_PER_BLOCK * LANES)
+            arguments = slots, n_items, segments, first_segment, n_segments, codecs, n_codecs, layout, out, problem
+            try:
+                self._launch(self._streams[handle], config, self._kernel, *arguments)
+            except Exception as error:  # those of cuda-core are not PyTorch's
+                raise RuntimeError(f"CUDA error: {error}") from error
 
 
 class _StreamOfTorch:
@@ -79,17 +85,19 @@ def import_cuda_core() -> Any:
     return core
 
 
-def compiled(core: Any, architecture: str) -> bytes:
+def compiled(core: Any, architecture: str, *, is_new: bool = False) -> bytes:
     """Return the kernel for an architecture such as ``sm_90``, from the user's cache folder or from NVRTC.
 
+    :param is_new: whether to replace the cached one
     :raises RuntimeError: if it cannot be compiled
     """
     source = SOURCE.read_text()
     digest = hashlib.sha256(f"{core.__version__} {architecture} {source}".encode()).hexdigest()[:32]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sb3_compressed"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "sb3_compressed"
     path = folder / f"{SOURCE.stem}-{digest}.cubin"
-    with suppress(OSError):
-        return path.read_bytes()
+    if not is_new:
+        with suppress(OSError):
+            return path.read_bytes()
     try:
         options = core.ProgramOptions(std="c++17", arch=architecture)
         cubin = bytes(core.Program(source, code_type="c++", options=options).compile("cubin").code)
@@ -100,7 +108,10 @@ def compiled(core: Any, architecture: str) -> bytes:
         ) from error
     with suppress(OSError):  # without a cache, each process compiles it
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(cubin)
-        os.replace(file.name, path)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        try:
+            unfinished.write_bytes(cubin)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     return cubin
