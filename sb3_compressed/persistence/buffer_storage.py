@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -32,7 +31,10 @@ from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.chunks import row_chunks
 from sb3_compressed.storage.lock import FolderLock
 
-__all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "StorageLocation", "StorageMode"]
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["STORAGE_ARGUMENTS", "BufferStorage", "JointCommit", "StorageLocation", "StorageMode"]
 
 StorageLocation = str | PathLike[str]
 """Where slots are stored: ``"memory"``, ``"device"``, or a folder."""
@@ -56,6 +58,7 @@ class StateBefore(NamedTuple):
     :param full: of the buffer
     :param n_uncommitted: the number of changes that were not committed
     :param n_new_rows: the number of rows that were added since the last flush
+    :param n_failed: how often slots could not be written
     """
 
     rows: list[tuple[NDArray[Any], int, NDArray[Any]]]
@@ -63,6 +66,7 @@ class StateBefore(NamedTuple):
     full: bool
     n_uncommitted: int
     n_new_rows: int
+    n_failed: int = 0
 
 
 class BufferStorage:
@@ -94,7 +98,7 @@ class BufferStorage:
         self.is_follower = not store.log.is_writable
         #: Rows that were changed and are not committed.
         self._uncommitted: list[Change] = []
-        #: How many more rows :meth:`joint_commit` commits, ``None`` outside of it.
+        #: How many more rows :class:`JointCommit` commits, ``None`` outside of it.
         self._n_joint_rows: int | None = None
         #: How many rows were added since the last flush.
         self._n_new_rows = 0
@@ -225,11 +229,11 @@ class BufferStorage:
 
     @property
     def is_in_joint_commit(self) -> bool:
-        """Whether a block of :meth:`joint_commit` is running."""
+        """Whether a block of :class:`JointCommit` is running."""
         return self._n_joint_rows is not None
 
     def count_joint_rows(self, n_rows: int) -> None:
-        """Count rows that are about to be added in a block of :meth:`joint_commit`.
+        """Count rows that are about to be added in a block of :class:`JointCommit`.
 
         :raises StorageError: if these are more than it announced
         """
@@ -251,42 +255,40 @@ class BufferStorage:
             changes += [(name, following, following + 1) for name in names]
         return changes
 
-    @contextmanager
-    def joint_commit(self, buffer: ReplayRing, n_rows: int) -> Iterator[None]:
-        """Commit the rows that the block adds together; rows before an exception, with the next commit.
-
-        If rows cannot be written, as on a full disk, all of the block are undone. Nothing happens within another block,
-        or for as many rows as the buffer has.
-
-        :param n_rows: the most rows that are added; not for hindsight replay
-        :raises OSError: if they cannot be written; the buffer is then as it was before the block
-        """
+    def joint_commit(self, buffer: ReplayRing, n_rows: int) -> AbstractContextManager[None]:
+        """Return a block of :class:`JointCommit`; one that does nothing within another, or for too many rows."""
         if n_rows >= buffer.buffer_size or self.is_in_joint_commit:
-            yield
-            return
+            return nullcontext()
+        return JointCommit(self, buffer, n_rows)
+
+    def begin_joint_rows(self, buffer: ReplayRing, n_rows: int) -> StateBefore:
+        """Begin a block of :class:`JointCommit`, and return the state before it."""
         self.require_writable("added")
         self.take_replaced_arrays(buffer)
         self._take_direct_writes()
         before = self._state_before(buffer, self._ring_changes(buffer, buffer.pos, n_rows))
-        writer, is_undone = self.store.slots.writer, False
-        n_failed = writer.n_failed
         self._n_joint_rows = n_rows
-        try:
-            yield
-        except OSError:
-            is_undone = writer.n_failed > n_failed
-            raise
-        finally:
-            n_added = (buffer.pos - before.pos) % buffer.buffer_size
-            self._before = before
-            self._uncommitted += self._ring_changes(buffer, before.pos, n_added)
-            self._n_new_rows += n_added
-            self._n_joint_rows = None
-            if is_undone:
-                self.undo_row(buffer)
-        self.commit_row(buffer)
-        if buffer.bound_sampler is not None:  # not before: rows of a commit that fails are undone
-            buffer.bound_sampler.add_rows(buffer, n_added)
+        return before
+
+    def end_joint_rows(self, buffer: ReplayRing, before: StateBefore, error: type[BaseException] | None) -> None:
+        """End the block, unless it has ended; commit its rows, or undo them if they could not be written.
+
+        :param error: what ended it early
+        :raises OSError: if they cannot be written; the buffer is then as it was before the block
+        """
+        if not self.is_in_joint_commit:
+            return
+        n_added = (buffer.pos - before.pos) % buffer.buffer_size
+        self._before = before
+        self._uncommitted += self._ring_changes(buffer, before.pos, n_added)
+        self._n_new_rows += n_added
+        self._n_joint_rows = None  # after Ctrl-C, this is repeated only while the block has not ended
+        if error is None:
+            self.commit_row(buffer)
+            if buffer.bound_sampler is not None:  # not before: rows of a commit that fails are undone
+                buffer.bound_sampler.add_rows(buffer, n_added)
+        elif issubclass(error, OSError) and self.store.slots.writer.n_failed > before.n_failed:
+            self.undo_row(buffer)
 
     def _state_before(self, buffer: ReplayRing, changes: list[Change]) -> StateBefore:
         """Return the present state, with copies of the rows that are changed next."""
@@ -296,10 +298,11 @@ class BufferStorage:
             for name, first, last in changes
             for each in (self._row_names if name == RING_ROWS else [name])
         ]
-        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows)
+        n_failed = self.store.slots.writer.n_failed
+        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows, n_failed)
 
     def undo_row(self, buffer: ReplayRing) -> None:
-        """Restore the state before the last ``add``, or :meth:`joint_commit`, that failed; not within such a block."""
+        """Restore the state before the last ``add`` or block of :class:`JointCommit` that failed; not within a block."""
         if self.is_in_joint_commit:
             return
         before = self._before
@@ -357,7 +360,7 @@ class BufferStorage:
         """Write everything to the disk, including direct writes to arrays.
 
         :raises StorageError: if the folder is closed or open for reading only, or within a block of
-            :meth:`joint_commit`, whose rows may be undone
+            :class:`JointCommit`, whose rows may be undone
         """
         self.require_writable("flushed")
         if self.is_in_joint_commit:
@@ -415,6 +418,40 @@ class BufferStorage:
                     buffer.bound_sampler.n_unreported = max(self.store.step - step, 0)
                 restore_values(buffer, self.store, self.store.values)
         return is_new
+
+
+class JointCommit:
+    """A block whose rows are committed together; rows before an exception, with the next commit.
+
+    If rows cannot be written, as on a full disk, all of the block are undone. It is no generator, since Ctrl-C between
+    that and the block would leave it open, and what is added later without a commit.
+
+    :param storage: the folder
+    :param buffer: the buffer
+    :param n_rows: the most rows that are added, fewer than in the buffer; not for hindsight replay
+    """
+
+    def __init__(self, storage: BufferStorage, buffer: ReplayRing, n_rows: int) -> None:
+        self._storage, self._buffer, self._n_rows = storage, buffer, n_rows
+        self._before = StateBefore([], 0, False, 0, 0)
+
+    def __enter__(self) -> None:
+        try:
+            self._before = self._storage.begin_joint_rows(self._buffer, self._n_rows)
+        except BaseException as error:
+            self.end(type(error))
+            raise
+
+    def __exit__(self, error: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        try:
+            self.end(error)
+        except KeyboardInterrupt:
+            self.end(KeyboardInterrupt)
+            raise
+
+    def end(self, error: type[BaseException] | None) -> None:
+        """End the block, unless it has ended."""
+        self._storage.end_joint_rows(self._buffer, self._before, error)
 
 
 def _spans(first: int, n: int, n_rows: int) -> list[tuple[int, int]]:

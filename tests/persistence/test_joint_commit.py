@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Stream
+from drawn_examples import FACTOR
 from episodes import filled
+from interrupts import Bytecode, bytecodes, evenly, interrupt
 from programs import environment_with, run_python
 
 from sb3_compressed import load_checkpoint
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.array_store import ArrayStore
 
+#: At how many bytecodes of the block, and of everything, the block is interrupted.
+N_INTERRUPTS = 12 if FACTOR is None else 40
 ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
@@ -141,6 +146,38 @@ def test_block_does_nothing_for_a_buffer_in_memory(stream: Stream) -> None:
     with buffer.joint_commit(10):
         stream[3][60].add_to(buffer)
     assert_same_content(buffer, filled(stream, 61, 50))
+
+
+def follows_a_call(at: Bytecode) -> bool:
+    """Return whether Python handles signals before a bytecode, as it does after each call."""
+    code, offset = at
+    before = [each.opname for each in dis.get_instructions(code) if each.offset < offset]
+    return bool(before) and before[-1].startswith("CALL")
+
+
+def test_after_an_interrupted_block_every_add_is_committed(stream: Stream, tmp_path: Path) -> None:
+    def with_some_rows(name: str) -> Any:
+        return filled(stream, 60, 50, storage=tmp_path / name)
+
+    def add_block(buffer: Any) -> None:
+        with buffer.joint_commit(3):
+            add(buffer, stream, 60, 63)
+
+    found = [at for at in bytecodes(lambda: add_block(with_some_rows("buffer"))) if follows_a_call(at)]
+    own = [
+        at for at in found if at[0].co_name in ("__enter__", "__exit__", "end", "begin_joint_rows", "end_joint_rows")
+    ]
+    assert len(own) > 8
+    for number, at in enumerate([*evenly(own, N_INTERRUPTS), *evenly(found, N_INTERRUPTS)]):
+        buffer = with_some_rows(str(number))
+        error = interrupt(lambda: add_block(buffer), at)  # noqa: B023  # it is called at once
+        for step in range(buffer.pos + 50, 65):
+            stream[3][step].add_to(buffer)
+        shutil.copytree(tmp_path / str(number), tmp_path / "killed", dirs_exist_ok=False)  # what a kill leaves
+        assert_same_content(load_checkpoint(tmp_path / "killed", device="cpu"), filled(stream, 65, 50))
+        shutil.rmtree(tmp_path / "killed")
+        buffer.close()
+        del error  # its traceback kept the block until here, as in a notebook
 
 
 @pytest.mark.parametrize("method", ["extend", "joint_commit"])
