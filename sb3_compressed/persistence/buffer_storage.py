@@ -302,7 +302,7 @@ class BufferStorage:
         return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows, n_failed)
 
     def undo_row(self, buffer: ReplayRing) -> None:
-        """Restore the state before the last ``add`` or block of :class:`JointCommit` that failed; not within a block."""
+        """Restore the state before the last ``add`` or block of :class:`JointCommit`, which failed; not in a block."""
         if self.is_in_joint_commit:
             return
         before = self._before

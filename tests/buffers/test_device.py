@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch as th
 from buffer_pairs import REPLAY_PAIRS, ROLLOUT_PAIRS, SB3_OPTIMIZED
 from device_emulator import Emulator, compiler
 from gymnasium import spaces
+from interrupts import bytecodes, evenly, interrupt
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv, add_all, assert_same_batch, atari_env, filled, new_buffer, recorded, same_draws
@@ -40,6 +42,8 @@ if compiler() is None:
 STREAMS = {"replay": "atari", "n-step": "atari", "dict": "console", "her": "bits"}
 ROLLOUT_STREAMS = {"plain": "atari", "dict": "console"}
 CPU = th.device("cpu")
+#: The buffer on a device, and that of SB3.
+PAIR_AND_OPTIONS: Any = [*zip(REPLAY_PAIRS["replay"], ({"storage": "device"}, {}), strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -333,3 +337,69 @@ def test_hindsight_replay_computes_rewards_of_pictures() -> None:
         observation = following
     assert buffers[0].observations["achieved_goal"].store.is_on_device
     assert_same_samples(*buffers)
+
+
+@pytest.mark.parametrize("method", ["auto", "none"])
+def test_slots_are_stored_whatever_the_codec(method: str, tmp_path: Path) -> None:
+    buffer = on_device("atari", 150, 100, compression_method=method)
+    save_checkpoint(buffer, tmp_path)
+    for loaded in (
+        load_checkpoint(tmp_path, device="cpu", storage="device"),
+        new_buffer(CompressedReplayBuffer, "atari", 100, storage="device", compression_method=method),
+    ):
+        if not loaded.size():
+            add_all(recorded("atari")[-1][:150], loaded)
+            loaded.observations = buffer.observations
+        assert_same_samples(loaded, buffer)
+
+
+def test_earlier_batches_keep_no_rollout() -> None:
+    space, action_space, n_envs, transitions = recorded("atari")
+    buffer: Any = CompressedRolloutBuffer(32, space, action_space, "cpu", n_envs=n_envs, storage="device")
+    rng, sizes = np.random.default_rng(0), []
+    for rollout in range(12):
+        for transition in transitions[8 * rollout : 8 * rollout + 32]:
+            transition.add_to_rollout(buffer, np.zeros(n_envs), rng)
+        buffer.compute_returns_and_advantage(th.zeros(n_envs), np.zeros(n_envs))
+        assert len([*buffer.get(None)]) == 1
+        sizes.append(buffer_statistics(buffer).device_memory_nbytes)
+        buffer.reset()
+    assert max(sizes[4:]) < 2 * max(sizes[:4])
+    log = weakref.ref(buffer.observations.store.log)
+    del buffer
+    assert log() is None, "without garbage collection"
+
+
+def test_what_numpy_reads_stays_on_the_device() -> None:
+    buffer = on_device("atari", 300, 200)
+    buffer.observations[:], buffer.observations[3], repr(buffer), buffer_statistics(buffer)
+    for _ in range(5):
+        buffer.sample_sequences(8, 12)
+    save = copy.deepcopy(buffer)
+    store = buffer.observations.store
+    mapped = sum(len(block) for block in store.reader._table[0])
+    assert mapped <= sum(len(segment.bytes) for segment in store.log.mapped_segments.values())
+    assert len(store.log.mapped_segments) <= 2 < len(store.log.segments)
+    assert_same_samples(save, buffer)
+
+
+def test_growth_of_a_segment_is_seen_by_the_next_batch() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (40, 1, 3, 64, 64), np.uint8)
+    space, button = spaces.Box(0, 255, (3, 64, 64), np.uint8), spaces.Discrete(2)
+    buffers = [cls(50, space, button, "cpu", **options) for cls, options in PAIR_AND_OPTIONS]
+    for step in range(39):
+        for buffer in buffers:
+            buffer.add(noise[step], noise[step + 1], np.zeros((1, 1)), np.zeros(1), np.zeros(1), [{}])
+        if step:
+            assert_same_batch(*same_draws(*[partial(buffer.sample, 20) for buffer in buffers], seed=step))
+
+
+def test_an_interrupt_leaves_no_segment_half_changed() -> None:
+    stream = recorded("atari")[-1]
+    for at in evenly([*bytecodes(lambda: add_all(stream[:40], on_device("atari", 0, 100)))], 40):
+        buffer, expected = on_device("atari", 0, 100), new_buffer(REPLAY_PAIRS["replay"][1], "atari", 100)
+        interrupt(partial(add_all, stream[:40], buffer), at)
+        add_all(stream[: buffer.pos], expected)
+        add_all(stream[buffer.pos : 80], buffer, expected)
+        assert_same_batch(*same_draws(partial(buffer.sample, 64), partial(expected.sample, 64), seed=0))
+        buffer.observations.store._decoder.check()
