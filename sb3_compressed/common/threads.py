@@ -12,33 +12,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
+from queue import SimpleQueue
+
+from sb3_compressed.common.thread_pool import ThreadPool
 
 __all__ = ["default_num_threads", "in_chunks", "validate_num_threads"]
 
 #: More threads do not help, as decoding is limited by the memory bandwidth.
 MAX_DEFAULT_THREADS = 4
 #: The pool of this process, ``None`` until it is needed.
-_pool: ThreadPoolExecutor | None = None
-
-Work = Callable[[int, int], None]
+_pool: ThreadPool | None = None
 
 
-def _submit(work: Work, chunks: list[tuple[int, int]]) -> list[Future[None]]:
-    """Submit chunks of work to the pool; return those of the first chunks, as many as it accepted."""
+def _submit(task: Callable[[], None], n_threads: int) -> None:
+    """Submit a task to up to ``n_threads`` threads; without effect where no thread can be started."""
     global _pool
-    futures: list[Future[None]] = []
-    if _pool is None:
-        _pool = ThreadPoolExecutor(os.cpu_count() or 1, "sb3-compressed")
     pool = _pool
+    if pool is None:
+        pool = _pool = ThreadPool(os.cpu_count() or 1)
     try:
-        for chunk in chunks:
-            futures.append(pool.submit(work, *chunk))  # noqa: PERF401  # those before an error are needed
-    except RuntimeError:  # "can't start new thread", and then the task that was not submitted stays in the queue
-        pool.shutdown(cancel_futures=True)
+        for _ in range(n_threads):
+            pool.submit(task)
+    except RuntimeError:  # "can't start new thread"
+        # A task that could not be submitted may stay in the pool's queue, and run later or never. Both are harmless,
+        # but the queue would grow with each call.
         _pool = None
-    return futures
 
 
 def default_num_threads() -> int:
@@ -60,6 +59,9 @@ def validate_num_threads(num_threads: int | None) -> int:
     return num_threads
 
 
+Work = Callable[[int, int], None]
+
+
 def in_chunks(work: Work, length: int, n_chunks: int) -> None:
     """Call ``work(start, end)`` for chunks of about equal size of ``range(length)`` in threads, and wait for all.
 
@@ -71,22 +73,65 @@ def in_chunks(work: Work, length: int, n_chunks: int) -> None:
         work(0, length)
         return
     bounds = [length * chunk // n_chunks for chunk in range(n_chunks + 1)]
-    first, *others = pairwise(bounds)
-    futures = dict(zip(others, _submit(work, others), strict=False))
-    errors: dict[int, BaseException] = {}
+    others = _Chunks(work, [*pairwise(bounds[1:])])
     try:
-        for chunk in [first, *reversed(others)]:
-            if chunk not in futures or futures[chunk].cancel():  # no other thread has started it
+        _submit(others.run_in_pool, n_chunks - 1)
+        work(bounds[0], bounds[1])
+        others.run_in_caller()
+    finally:
+        others.close()
+    others.raise_first_error()
+
+
+class _Chunks:
+    """Chunks of work, each run by the thread that claims it first: the calling thread or one of the pool.
+
+    An interrupt may end the calling thread's part anywhere, but never that of a pool thread. So the caller only waits
+    for chunks that pool threads have claimed.
+
+    :param bounds: start and end of each chunk
+    """
+
+    def __init__(self, work: Work, bounds: list[tuple[int, int]]) -> None:
+        self._work = work
+        self._bounds = bounds
+        self._caller = object()
+        self._owners: dict[int, object] = {}  # by the start of the chunk; setdefault is atomic
+        self._done: SimpleQueue[None] = SimpleQueue()  # one item per chunk that a pool thread has finished
+        self._errors: dict[int, BaseException] = {}
+
+    def run_in_pool(self) -> None:
+        """Run unclaimed chunks in a thread of the pool."""
+        thread = object()
+        for start, end in self._bounds:
+            if self._owners.setdefault(start, thread) is thread:
                 try:
-                    work(*chunk)
+                    self._work(start, end)
+                except BaseException as error:
+                    self._errors[start] = error
+                self._done.put(None)
+
+    def run_in_caller(self) -> None:
+        """Run unclaimed chunks in the calling thread."""
+        for start, end in reversed(self._bounds):
+            if self._owners.setdefault(start, self._caller) is self._caller:
+                try:
+                    self._work(start, end)
                 except Exception as error:
-                    errors[chunk[0]] = error
-    finally:  # also after Ctrl-C, since the other threads write to the same memory
-        started = {chunk: future for chunk, future in futures.items() if not future.cancel()}
-        wait(started.values())
-    errors |= {chunk[0]: raised for chunk, future in started.items() if (raised := future.exception()) is not None}
-    if errors:
-        raise errors[min(errors)]
+                    self._errors[start] = error
+
+    def close(self) -> None:
+        """Prevent pool threads from starting further chunks, and wait for those that they have started."""
+        owners = [self._owners.setdefault(start, self._caller) for start, _ in self._bounds]
+        for owner in owners:
+            if owner is not self._caller:
+                self._done.get()
+        del self._work  # the pool's queue may keep a reference to this object for long; see _submit()
+
+    def raise_first_error(self) -> None:
+        """Raise the error of the first chunk that failed, if any."""
+        if self._errors:
+            raise self._errors[min(self._errors)]
 
 
 def _after_fork_in_child() -> None:
