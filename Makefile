@@ -14,6 +14,7 @@ ZOO := .venv-zoo
 BENCH := $(BIN)/python benchmarks
 RESULTS := benchmarks/results
 PEER_BUFFERS := extra:zstd-3 torchrl:zlib-3 cpprb
+CUDA_TURNS := $(BENCH)/alternating_buffers.py --device cuda --buffers auto auto@device --warm-up 4 --pairs 8 --out $(RESULTS)/cuda_alternating.json
 RECORDED := recorded:MsPacman recorded:Crafter-v0 recorded:Doom84-v0
 PEER_SOURCES := BeamRider Enduro MsPacman:trained Crafter-v0 CarRacing-v3 Doom84-v0
 CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
@@ -83,8 +84,12 @@ bench: $(VENV)/.environments $(PEERS)/.installed  ## measure everything, about s
 
 bench-cuda: $(VENV)/.environments  ## measure batches and trainings on a CUDA device, some minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cuda]'
-	$(BENCH)/device_batches.py --scenes MsPacman Crafter-v0 Doom84-v0 --buffers auto auto@device --out $(RESULTS)/cuda_batches.json
-	$(BENCH)/alternating_buffers.py --device cuda --algorithms DQN PPO --scenes recorded:MsPacman --buffers auto auto@device --warm-up 8 --pairs 12 --out $(RESULTS)/cuda_alternating.json
+	$(BENCH)/device_batches.py --buffers auto auto@device --out $(RESULTS)/cuda_batches.json
+	$(CUDA_TURNS) --algorithms DQN --scenes recorded:MsPacman recorded:Crafter-v0
+	$(CUDA_TURNS) --algorithms DQN --scenes recorded:MsPacman --batch-size 256 --update
+	$(CUDA_TURNS) --algorithms SAC --scenes recorded:CarRacing-v3 --update
+	$(CUDA_TURNS) --algorithms PPO --scenes recorded:MsPacman --update
+	$(CUDA_TURNS) --algorithms PPO --scenes recorded:MsPacman --envs 64 --update
 	$(BENCH)/training.py --device cuda --algorithms PPO --scenes MsPacman --buffers auto auto@device --rounds 1 --out $(RESULTS)/cuda_training.json
 
 bench-quick: $(VENV)/.environments  ## measure eight image environments, about ten minutes on two quiet cores

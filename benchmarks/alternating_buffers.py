@@ -158,6 +158,7 @@ def measure(
     n_cycles: int,
     device: str = "cpu",
     batch_size: int | None = None,
+    n_envs: int | None = None,
 ) -> Measurement:
     """Train once and return the ``time`` with a buffer relative to SB3's, its interval of 95%, and the CPU time.
 
@@ -169,6 +170,7 @@ def measure(
     :param n_cycles: of a turn
     :param device: of the model and both buffers
     :param batch_size: ``None`` for that of ``settings.py``
+    :param n_envs: number of environments, ``None`` for that of ``settings.py``
     :return: ratios, and median microseconds of the calls of the buffer, ``add`` and ``read`` (``sample``, or a batch of
         ``get``), and of SB3's, ``base add`` and ``base read``
     """
@@ -176,7 +178,7 @@ def measure(
 
     if n_threads is not None:
         th.set_num_threads(n_threads)
-    steps, n_envs = n_steps(algorithm, n_pairs, warm_up, n_cycles), N_ENVS[algorithm]
+    steps, n_envs = n_steps(algorithm, n_pairs, warm_up, n_cycles), n_envs or N_ENVS[algorithm]
     env = make_env(algorithm, scene, n_envs, -(-steps // n_envs))
     make: Callable[[str], Any] = partial(
         make_model, algorithm=algorithm, env=env, is_tiny=scene.startswith(TINY), seed=0, rollout_size=ROLLOUT_SIZE,
@@ -261,6 +263,7 @@ def main() -> None:
     flags.add_argument("--torch-threads", nargs="+", default=["1"], choices=["1", "all"], help="(default: 1)")
     flags.add_argument("--device", default="cpu", help="of the model and both buffers (default: cpu)")
     flags.add_argument("--batch-size", type=int, help="(default: that of settings.py)")
+    flags.add_argument("--envs", type=int, help=f"number of environments (default: {N_ENVS})")
     flags.add_argument("--pairs", type=int, help=f"turns of a buffer (default: {OTHER_PAIRS}, {PAIRS})")
     flags.add_argument("--warm-up", type=int, help=f"turns before (default: {OTHER_WARM_UP}, {WARM_UP})")
     flags.add_argument("--cycles", type=int, help=f"of a turn (default: {OTHER_CYCLES}, {CYCLES})")
@@ -274,12 +277,12 @@ def main() -> None:
         n_cycles = arguments.cycles or CYCLES.get(algorithm, OTHER_CYCLES)
         warm_up = arguments.warm_up or WARM_UP.get(algorithm, OTHER_WARM_UP)
         n_pairs = arguments.pairs or PAIRS.get(algorithm, OTHER_PAIRS)
+        n_envs = arguments.envs or N_ENVS[algorithm]
         for scene in arguments.scenes or SCENES[algorithm]:
             if reason := missing(algorithm, scene):
                 print(f"skipping {algorithm} on {scene}: {reason}")
                 continue
             if is_recorded(scene):
-                n_envs = N_ENVS[algorithm]
                 steps = n_steps(algorithm, n_pairs, warm_up, n_cycles)
                 recording_of(algorithm, scene, n_envs, -(-steps // n_envs))
             given = {
@@ -291,9 +294,11 @@ def main() -> None:
                 "n_cycles": n_cycles,
                 "device": arguments.device,
                 "batch_size": arguments.batch_size,
+                "n_envs": n_envs,
             }
             label = f"{algorithm}, {scene}, torch on {'all threads' if threads == 'all' else '1 thread'}"
             label += f", batches of {arguments.batch_size}" * bool(arguments.batch_size)
+            label += f", {arguments.envs} environments" * bool(arguments.envs)
             names = [name for name in arguments.buffers if name != SB3_OPTIMIZED or not is_on_policy(algorithm)]
             jobs += [Job(label, name, {"name": name, **given}) for name in names]
     results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)

@@ -26,7 +26,8 @@ from sources import record
 from tables import markdown
 
 from adapters import sb3_class
-from adapters.buffer_names import SB3_OPTIMIZED, title
+from adapters.buffer_names import title
+from sb3_compressed import buffer_statistics
 
 SCENES = ["MsPacman", "Crafter-v0", "Doom84-v0"]
 BATCH_SIZES = [32, 256, 1024]
@@ -43,7 +44,8 @@ def measure(
 
     :param name: of the buffer
     :param rows: transitions in each buffer
-    :return: for ``call`` and ``ready``, what a buffer takes (``ours`` and ``theirs``), ``ratio``, ``low`` and ``high``
+    :return: for ``call`` and ``ready``, what a buffer takes (``ours`` and ``theirs``), ``ratio``, ``low`` and ``high``;
+        and for ``memory`` its ``nbytes`` a transition, on the device if it is there
     """
     import torch as th
 
@@ -80,6 +82,8 @@ def measure(
             "low": low,
             "high": high,
         }
+    size = buffer_statistics(buffers[1])
+    result["memory"] = {"nbytes": (size.device_memory_nbytes or size.memory_nbytes) / size.transitions}
     return result
 
 
@@ -104,6 +108,18 @@ def table(results: Results) -> str:
     return markdown(["batch", "buffer", "until it is on the device", "the call alone", "SB3"], rows)
 
 
+def memory_table(results: Results) -> list[str]:
+    """Return a row per buffer with the memory of a transition, and what it says, if that was measured."""
+    rows = [
+        [label, title(name), f"{each['memory']['nbytes']:,.0f} B"]
+        for label, of_label in results.items()
+        for name, each in of_label.items()
+        if "memory" in each
+    ]
+    about = "Memory of a transition, on the device if the buffer is there."
+    return [about, markdown(["batch", "buffer", "memory"], rows)] if rows else []
+
+
 def sections(results: Results) -> list[str]:
     """Return the report."""
     return [
@@ -111,6 +127,7 @@ def sections(results: Results) -> list[str]:
         "buffer, in one process in turns. A training goes on after the call; it waits for the batch when the device "
         "has nothing else to do.",
         table(results),
+        *memory_table(results),
     ]
 
 
@@ -119,7 +136,7 @@ def main() -> None:
     serve(measure)
     import torch as th
 
-    flags = parser(__doc__, buffers=["auto", "none", SB3_OPTIMIZED], rounds=1)
+    flags = parser(__doc__, buffers=["auto", "auto@device", "none"], rounds=1)
     flags.add_argument("--scenes", nargs="+", default=SCENES, help=f"(default: {' '.join(SCENES)})")
     flags.add_argument("--batch-sizes", nargs="+", type=int, default=BATCH_SIZES, help="(default: 32 256 1024)")
     arguments = flags.parse_args()

@@ -27,6 +27,6 @@ PAYLOAD_HEADER = 8
 SLOT_SEED = 1 << 32
 """Added to the seed of a slot's checksum, so that no payload is mistaken for a slot."""
 TOO_MANY_PAYLOADS, NO_SEGMENT, INVALID_SLOT, DAMAGED_SLOT, DAMAGED_PAYLOAD = -1, -2, -3, -4, -5
-"""What :func:`~.log_slot_kernels.locate_stored` returns instead of a number of codecs."""
+"""What :func:`~.slot_kernels.locate_stored` returns instead of a number of codecs."""
 ELSEWHERE = -1
-"""What :func:`~.log_slot_kernels.append_rows` returns if the row before is not in the segment."""
+"""What :func:`~.slot_kernels.append_rows` returns if the row before is not in the segment."""

@@ -125,6 +125,6 @@ def address_of(segment: int, offset: int) -> int:
 @cache
 def slot_kernels() -> ModuleType:
     """Import the kernels on first use: importing numba is slow."""
-    from sb3_compressed.arrays import log_slot_kernels
+    from sb3_compressed.arrays import slot_kernels
 
-    return log_slot_kernels
+    return slot_kernels

@@ -41,8 +41,8 @@ def find_buffer_dtypes(
         raise TypeError(f"elem_dtype must be a dtype, got {elem_dtype}; pass the observation space alone")
     from sb3_compressed.arrays import (  # noqa: F401  # importing compiles them
         frame_dedup_kernels,
-        log_slot_kernels,
         payload_kernels,
+        slot_kernels,
     )
 
     get_codec(compression_method).prepare()

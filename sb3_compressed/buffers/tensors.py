@@ -18,7 +18,15 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays.batch_pool import ALIGNMENT
 
-__all__ = ["ConvertingBuffer", "OutputDtype", "as_array", "needs_arrays", "output_tensors", "tensor_converter"]
+__all__ = [
+    "ConvertingBuffer",
+    "OutputDtype",
+    "as_array",
+    "needs_arrays",
+    "output_tensors",
+    "tensor_converter",
+    "to_tensor",
+]
 
 OutputDtype = Literal["raw", "float"]
 
@@ -75,16 +83,16 @@ def tensor_converter(
         return buffer.to_torch
     if copy:
         return lambda values: values if isinstance(values, th.Tensor) else buffer.to_torch(values)
-    return _to_tensor if buffer.device.type == "cpu" else partial(_to_device, device=buffer.device)
+    return partial(to_tensor, device=buffer.device)
 
 
-def _to_tensor(values: Any) -> th.Tensor:
-    """Return a tensor that takes over the memory of an array."""
-    return _aligned(values if isinstance(values, th.Tensor) else th.from_numpy(values), ALIGNMENT)
+def to_tensor(values: Any, device: th.device) -> th.Tensor:
+    """Return an array of a batch as a tensor on a device, on the CPU in the same memory; or a tensor that is there.
 
-
-def _to_device(values: Any, device: th.device) -> th.Tensor:
-    """Return a tensor on a device; a copy from pinned memory is asynchronous."""
+    A copy from pinned memory is asynchronous.
+    """
+    if device.type == "cpu":
+        return _aligned(values if isinstance(values, th.Tensor) else th.from_numpy(values), ALIGNMENT)
     if isinstance(values, th.Tensor):
         return _aligned(values, DEVICE_ALIGNMENT)
     return th.from_numpy(values).to(device, non_blocking=device.type == "cuda")

@@ -1,6 +1,6 @@
 // Decodes a batch of items whose payloads are in the memory of a GPU: one launch, and one warp for each frame.
 //
-// The decoders on the CPU are the specification: of slots arrays/log_slot_kernels.py, of headers and deltas
+// The decoders on the CPU are the specification: of slots arrays/slot_kernels.py, of headers and deltas
 // codecs/delta_kernels/decoder.py, of blocks codecs/lz4_kernels.py, of packed differences codecs/packed_kernels.py, of
 // stacked frames arrays/interleaving_kernels.py. What they accept is accepted here and decodes to the same bytes, apart
 // from payloads that need zstd. No payload makes a warp read outside the segment, the references and the dictionary
