@@ -173,7 +173,7 @@ def _new_blocks(nbytes: int, device: th.device) -> tuple[th.Tensor, th.Tensor]:
 
 @contextmanager
 def device_errors(nbytes: int, device: th.device) -> Iterator[None]:
-    """Raise errors that say what happened to the buffer.
+    """Convert errors of the device to those of a buffer.
 
     :param nbytes: what is requested
     :raises MemoryError: if there is not enough memory; nothing has changed

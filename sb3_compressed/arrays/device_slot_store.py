@@ -36,8 +36,8 @@ MAX_ESTIMATED_SLOTS = 512
 class DeviceSlotStore(MemorySlotStore):
     """Slots in a :class:`~.device_log.DeviceLog`. Batches that become tensors are decoded by the device.
 
-    Frames are encoded by the CPU, and what NumPy reads is copied back and decoded there. Copies and pickles are in
-    memory.
+    Frames are encoded by the CPU. The device also decodes what NumPy reads, which is then copied back. Copies and
+    pickles are in memory.
 
     :param codec: the codec of an array
     :param item_nbytes: bytes of an item as it is stored
