@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from sb3_compressed.cli.output import Json, format_nbytes, named_lines, print_result
+from sb3_compressed.cli.output import Json, format_nbytes, print_result
 from sb3_compressed.cli.sources import BufferSource, SourcePath, find_source
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.files import nbytes_on_disk
@@ -16,9 +16,6 @@ from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import unfinished_segments
 
 __all__ = ["inspect"]
-
-#: Bars of a histogram, from none to the longest.
-BARS = " ▁▂▃▄▅▆▇█"
 
 
 def inspect(path: SourcePath, as_json: Json = False) -> None:
@@ -45,7 +42,7 @@ def inspect(path: SourcePath, as_json: Json = False) -> None:
         "is_written_to": FolderLock.is_locked(source.path),
         "unfinished": unfinished_segments(source.path),
     }
-    print_result(result, *named_lines([*_lines(result)]), as_json=as_json)
+    print_result(result, *(f"{name:<14}{text}" for name, text in _lines(result)), as_json=as_json)
     if damage:
         raise typer.Exit(1)
 
@@ -92,8 +89,12 @@ def _buffer_lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         difference = f" ({ratio:,.1f}x less)" if ratio and round(ratio, 1) > 1 else ""
         yield "memory", f"{format_nbytes(result['memory_bytes'])} when loaded, {sb3} in SB3's buffer{difference}"
     yield from _episode_lines(result["episodes"])
-    if "priorities" in result:
-        yield from _priority_lines(result["priorities"])
+    if priorities := result.get("priorities"):
+        yield (
+            "priorities",
+            f"at most {priorities['max']:.3g}, effective sample size {priorities['effective_sample_size']:.0%} of the "
+            f"transitions, {priorities['never_sampled']:.0%} never sampled",
+        )
 
 
 def _episode_lines(episodes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -104,20 +105,6 @@ def _episode_lines(episodes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("lengths", "returns"):
         if spread := episodes[name]:
             yield name, f"{spread['min']:g} to {spread['max']:g}, median {spread['median']:g}"
-
-
-def _priority_lines(priorities: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    edges, counts = priorities["edges"], priorities["counts"]
-    spread = f"{edges[0]:.3g} to {edges[-1]:.3g}"
-    yield (
-        "priorities",
-        f"{spread}, effective sample size {priorities['effective_sample_size']:.0%} of the transitions, "
-        f"{priorities['never_sampled']:.0%} never sampled",
-    )
-    largest = max(*counts, 1)
-    # Any count above 0 is visible.
-    bars = "".join(BARS[-(-count * (len(BARS) - 1) // largest)] for count in counts)
-    yield "histogram", f"{bars} (logarithmic scale, at most {largest:,} in a bin)"
 
 
 def _format_health(result: Mapping[str, Any]) -> str:

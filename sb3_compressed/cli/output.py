@@ -6,8 +6,7 @@ colors and progress bars if the output is not a terminal, and colors if ``NO_COL
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import typer
 from rich.console import Console, RenderableType
 from rich.progress import Progress
 from rich.syntax import Syntax
-from rich.table import Table
 from rich.text import Text
 
 from sb3_compressed.common.progress import new_progress
@@ -24,15 +22,11 @@ __all__ = [
     "Json",
     "format_nbytes",
     "is_terminal",
-    "named_lines",
     "note",
     "print_result",
     "progress_bar",
     "python_code",
 ]
-
-#: Width of the names in :func:`named_lines`.
-NAME_WIDTH = 14
 
 Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object.")]
 
@@ -46,26 +40,13 @@ def print_result(result: Mapping[str, Any], *parts: RenderableType, as_json: boo
     """
     console = Console()
     if as_json:
-        text = json.dumps(_finite(result), default=_json_value, allow_nan=False)
-        console.print_json(text, indent=1, highlight=console.is_terminal)
+        console.print_json(data=dict(result), indent=1, highlight=console.is_terminal, default=_json_value)
         return
     for part in parts:
         renderable = Text(part) if isinstance(part, str) else part  # a path may contain brackets, which are markup
         # Programs read whole lines, people wrapped ones.
         is_whole = isinstance(renderable, Text) and bool(renderable.no_wrap or not console.is_terminal)
         console.print(renderable, soft_wrap=is_whole)
-
-
-def named_lines(lines: Sequence[tuple[str, str]]) -> list[RenderableType]:
-    """Return lines that begin with a name: on a terminal in two columns, so that long ones wrap in the second."""
-    if not Console().is_terminal:
-        return [f"{name:<{NAME_WIDTH}}{text}" for name, text in lines]
-    table = Table.grid()
-    table.add_column(style="bold", min_width=NAME_WIDTH, no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in lines:
-        table.add_row(Text(f"{name} "), Text(text))
-    return [table]
 
 
 def format_nbytes(nbytes: float) -> str:
@@ -108,15 +89,6 @@ def progress_bar() -> Progress:
 def is_terminal() -> bool:
     """Return whether the standard error is a terminal."""
     return Console(stderr=True).is_terminal
-
-
-def _finite(value: Any) -> Any:
-    """Return a value with NaN and infinities, which JSON lacks, replaced by ``None``."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float | np.floating) and not np.isfinite(value) else value
 
 
 def _json_value(value: Any) -> Any:

@@ -153,7 +153,7 @@ def test_killed_writer_is_not_reported_as_damage(tmp_path: Path) -> None:
     assert found["transitions"] >= 39 * writer.N_ENVS
 
 
-def test_priorities_are_shown_as_a_histogram(tmp_path: Path) -> None:
+def test_priorities_are_described(tmp_path: Path) -> None:
     sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0)
     buffer = filled("atari", 80, sampler=sampler)
     buffer.sample(1)
@@ -164,8 +164,5 @@ def test_priorities_are_shown_as_a_histogram(tmp_path: Path) -> None:
     assert found["max"] == 1
     assert found["effective_sample_size"] == pytest.approx(23**2 / (320 * 20.03))
     assert found["never_sampled"] == 319 / 320
-    assert found["counts"] == [300, *[0] * 18, 20]
-    assert found["edges"] == pytest.approx(np.geomspace(0.01, 1, 21))
-    printed = run("inspect", tmp_path / "buffer").stdout
-    assert f"\N{FULL BLOCK}{' ' * 18}\N{LOWER ONE EIGHTH BLOCK}" in printed
+    assert "at most 1, effective sample size 8% of" in run("inspect", tmp_path / "buffer").stdout
     assert "priorities" not in describe(filled("atari", 80))
