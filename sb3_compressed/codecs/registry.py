@@ -19,8 +19,6 @@ __all__ = ["AUTO", "OLD_AUTO", "available_codecs", "codec_from_config", "get_cod
 AUTO = "auto"
 #: Spellings of 0.3.0 that mean the same.
 OLD_AUTO = f"{AUTO}/small", f"{AUTO}/fast"
-#: Codecs of sb3-extra-buffers that have another name here.
-FOREIGN_NAMES = {"rle-old": "rle"}
 
 #: Name, then level. A name with other characters than letters needs a slash before the level.
 SHORTHAND = re.compile(r"((?:[A-Za-z]+)|(?:[\w\-]+/))(\-?[0-9]+)")
@@ -135,9 +133,10 @@ def parse_shorthand(shorthand: str) -> tuple[str, int | None]:
         return match[1].removesuffix("/"), int(match[2])
     if re.fullmatch(r"[\w\-]*[A-Za-z_\-]", shorthand):  # a name without a level
         return shorthand, None
-    suggestion = _with_slash(shorthand)
-    advice = f"did you mean {suggestion!r}?" if suggestion else "use a name, or a name and a level: 'zstd-5', 'igzip/3'"
-    raise InvalidShorthand(f"invalid codec shorthand {shorthand!r}: {advice}; {_list_available()}")
+    raise InvalidShorthand(
+        f"invalid codec shorthand {shorthand!r}: use a name, or a name and a level: 'zstd-5', 'lz4-frame/5'; "
+        f"{_list_available()}"
+    )
 
 
 def codec_class(name: str, shorthand: str | None = None) -> type[Codec]:
@@ -171,25 +170,12 @@ def codec_from_config(config: Any) -> Codec:
     return codec_class(name).from_config(config)
 
 
-def _with_slash(shorthand: str) -> str | None:
-    """Return ``"lz4-frame/5"`` for ``"lz4-frame5"``, and ``"rle-jit"``, which has no levels, for ``"rle-jit1"``."""
-    match = re.fullmatch(r"(.*?)(-?\d+)", shorthand)
-    if not match:
-        return None
-    name = FOREIGN_NAMES.get(match[1], match[1])
-    if name not in _registry:
-        return None
-    return name if codec_class(name).levels is None else f"{name}/{match[2]}"
-
-
 def _similar_names(name: str) -> list[str]:
     """Return the codecs that may be meant by a name that is not registered: those that it begins, or a similar one."""
     written = name.lower().replace("_", "-")
-    if written in FOREIGN_NAMES:
-        return [FOREIGN_NAMES[written]]
     names = [*available_codecs(), AUTO]
     beginnings = [available for available in names if available.startswith(written)]
-    return beginnings or difflib.get_close_matches(written, names, n=1, cutoff=0.7)
+    return beginnings or difflib.get_close_matches(written, names, n=1)
 
 
 def _list_available() -> str:
