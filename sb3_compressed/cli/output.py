@@ -35,18 +35,16 @@ def print_result(result: Mapping[str, Any], *parts: RenderableType, as_json: boo
     """Print the result of a command.
 
     :param result: all of it, for JSON
-    :param parts: what is printed without ``--json``; strings are printed verbatim, without markup, and lines of a text
-        with ``no_wrap`` are never divided
+    :param parts: what is printed without ``--json``; strings are printed verbatim, without markup
     """
     console = Console()
     if as_json:
         console.print_json(data=dict(result), indent=1, highlight=console.is_terminal, default=_json_value)
         return
     for part in parts:
-        renderable = Text(part) if isinstance(part, str) else part  # a path may contain brackets, which are markup
-        # Programs read whole lines, people wrapped ones.
-        is_whole = isinstance(renderable, Text) and bool(renderable.no_wrap or not console.is_terminal)
-        console.print(renderable, soft_wrap=is_whole)
+        # As Text, since a path may contain brackets, which are markup. Terminals wrap it.
+        renderable = Text(part) if isinstance(part, str) else part
+        console.print(renderable, soft_wrap=isinstance(renderable, Text))
 
 
 def format_nbytes(nbytes: float) -> str:
@@ -64,10 +62,7 @@ def format_nbytes(nbytes: float) -> str:
 
 def note(text: str) -> None:
     """Print a message to the standard error."""
-    console = Console(stderr=True)
-    has_long_path = max(map(len, text.split()), default=0) > console.width  # line breaks in it could not be copied
-    # As Text, since "a:b:c" in a str is an emoji.
-    console.print(Text(text), soft_wrap=has_long_path or not console.is_terminal)
+    Console(stderr=True).print(Text(text), soft_wrap=True)  # as Text, since "a:b:c" in a str is an emoji
 
 
 def python_code(code: str) -> Text:
@@ -77,7 +72,6 @@ def python_code(code: str) -> Text:
     """
     text = Syntax(code, "python", theme="ansi_light", background_color="default").highlight(code)
     text.rstrip()
-    text.no_wrap = True
     return text
 
 
