@@ -229,8 +229,14 @@ class CompressedBuffer(BaseBuffer):
             new_store: Callable[[Codec], SlotStore] = MemorySlotStore
             if self._is_on_device:
                 new_store = device_store(self.device, plan.item_nbytes(dtype))
-            self._new_arrays[key] = plan.new_array(
-                rows, n_envs, dtype, num_threads=self.num_threads, new_store=new_store
+            self._new_arrays[key] = CompressedArray(
+                (rows, n_envs, *plan.item_shape),
+                dtype,
+                plan.codec,
+                plan.frame_stack,
+                elem_type=plan.elem_type,
+                num_threads=self.num_threads,
+                new_store=new_store,
             )
         return self._new_arrays[key].new_sharing_frames()
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike
 
-from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.auto import auto_codec, is_large, may_compress
 from sb3_compressed.codecs.registry import AUTO, OLD_AUTO
@@ -40,27 +37,6 @@ class CompressionPlan:
     codec: Codec
     frame_stack: FrameStack
     elem_type: np.dtype[Any] | None
-
-    def new_array(
-        self,
-        rows: int,
-        n_envs: int,
-        dtype: DTypeLike,
-        *,
-        num_threads: int,
-        new_store: Callable[[Codec], SlotStore] = MemorySlotStore,
-    ) -> CompressedArray:
-        """Return an unwritten array for ``rows`` observations of ``n_envs`` environments."""
-        shape = (rows, n_envs, *self.item_shape)
-        return CompressedArray(
-            shape,
-            dtype,
-            self.codec,
-            self.frame_stack,
-            elem_type=self.elem_type,
-            num_threads=num_threads,
-            new_store=new_store,
-        )
 
     def item_nbytes(self, dtype: DTypeLike) -> int:
         """Return the bytes of an uncompressed observation as it is stored."""

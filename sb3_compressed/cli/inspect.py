@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -53,11 +53,24 @@ def inspect(path: SourcePath, as_json: Json = False) -> None:
 def _description(source: BufferSource) -> dict[str, Any]:
     from sb3_compressed.buffers.description import describe
     from sb3_compressed.buffers.loading import open_to_read
-    from sb3_compressed.datasets.episode_statistics import episode_statistics
     from sb3_compressed.datasets.trajectory import trajectories
 
     with closing(open_to_read(source.path)) as buffer:
-        return {**describe(buffer), "episodes": episode_statistics([*trajectories(buffer)])}
+        episodes = [*trajectories(buffer)]
+        whole = [episode for episode in episodes if episode.has_begin and episode.has_end]
+        described = {
+            "episodes": len(episodes),
+            "whole": len(whole),
+            "without_begin": sum(not episode.has_begin for episode in episodes),
+            "unfinished": sum(not episode.has_end for episode in episodes),
+            "lengths": _summary([len(episode) for episode in whole]),
+            "returns": _summary([episode.total_reward for episode in whole]),
+        }
+        return {**describe(buffer), "episodes": described}
+
+
+def _summary(values: Sequence[float]) -> dict[str, float] | None:
+    return {"min": min(values), "median": float(np.median(values)), "max": max(values)} if values else None
 
 
 def _lines(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -13,7 +13,6 @@ import numpy as np
 import typer
 from rich.console import Console, RenderableType
 from rich.progress import Progress
-from rich.syntax import Syntax
 from rich.text import Text
 
 from sb3_compressed.common.progress import new_progress
@@ -21,11 +20,9 @@ from sb3_compressed.common.progress import new_progress
 __all__ = [
     "Json",
     "format_nbytes",
-    "is_terminal",
     "note",
     "print_result",
     "progress_bar",
-    "python_code",
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object.")]
@@ -65,24 +62,9 @@ def note(text: str) -> None:
     Console(stderr=True).print(Text(text), soft_wrap=True)  # as Text, since "a:b:c" in a str is an emoji
 
 
-def python_code(code: str) -> Text:
-    """Return highlighted code, in whole lines, so that it can be copied.
-
-    It has the colors of the terminal, so that it is legible on dark and light backgrounds.
-    """
-    text = Syntax(code, "python", theme="ansi_light", background_color="default").highlight(code)
-    text.rstrip()
-    return text
-
-
 def progress_bar() -> Progress:
     """Return progress bars that disappear when done, and are shown on a terminal only."""
-    return new_progress(is_shown=is_terminal(), transient=True)
-
-
-def is_terminal() -> bool:
-    """Return whether the standard error is a terminal."""
-    return Console(stderr=True).is_terminal
+    return new_progress(is_shown=Console(stderr=True).is_terminal, transient=True)
 
 
 def _json_value(value: Any) -> Any:

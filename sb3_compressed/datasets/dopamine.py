@@ -109,9 +109,12 @@ def import_dopamine(
     action_space = spaces.Discrete(n_actions or n_used)
     observation_space = spaces.Box(0, 255, (frame_stack, *segments[0].checkpoint.frame_shape), np.uint8)
     buffer_size = min(n_rows, n_steps or n_rows)
-    with import_target(
-        buffer, CompressedReplayBuffer, buffer_size, observation_space, action_space, **options
-    ) as target, shown_progress(n_rows, "importing", is_shown=progress_bar) as advance:
+    with (
+        import_target(
+            buffer, CompressedReplayBuffer, buffer_size, observation_space, action_space, **options
+        ) as target,
+        shown_progress(n_rows, "importing", is_shown=progress_bar) as advance,
+    ):
         rows = _without_padding(_read(segments, advance), frame_stack - 1 if n_padding is None else n_padding)
         steps = _steps(_stacked(rows, frame_stack), n_steps, marks_cuts=target.handle_timeout_termination)
         while part := [*islice(steps, CHUNK_SIZE)]:

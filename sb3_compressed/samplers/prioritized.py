@@ -181,13 +181,9 @@ class PrioritizedSampler(Sampler):
         :raises ValueError: if a priority is NaN or too large; none is changed then. ``update_priorities`` of buffers
             validates TD errors before
         """
-        self.tree.update(indices, self.priorities_of(np.asarray(values, dtype=np.float64)))
-
-    def priorities_of(self, td_errors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the priorities of absolute TD errors."""
-        values = np.maximum(td_errors, 1.0) if self.mode == "lap" else td_errors + self.epsilon
-        priorities: NDArray[np.float64] = values**self.alpha
-        return priorities
+        errors = np.asarray(values, dtype=np.float64)
+        errors = np.maximum(errors, 1.0) if self.mode == "lap" else errors + self.epsilon
+        self.tree.update(indices, errors**self.alpha)
 
     @property
     def new_priority(self) -> float:
