@@ -168,7 +168,7 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
     env: dict[str, Any] = {"env": None} if kind == "hindsight" else {}
 
     def inspect() -> None:
-        buffer = open_to_read(find_source(folder).path)
+        buffer = open_to_read(find_source(folder))
         describe(buffer)
         for episode in trajectories(buffer):
             _ = episode.total_reward

@@ -131,7 +131,6 @@ class BufferCheckpointCallback(BaseCallback):
         self._remove_unfinished()
 
     def _on_training_start(self) -> None:
-        self._check_has_no_parent()
         self._last_save = self._last_attempt = self.num_timesteps
 
     def _on_step(self) -> bool:

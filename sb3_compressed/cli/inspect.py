@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import typer
 
 from sb3_compressed.cli.output import Json, format_nbytes, print_result
-from sb3_compressed.cli.sources import BufferSource, SourcePath, find_source
+from sb3_compressed.cli.sources import SourcePath, find_source
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.files import nbytes_on_disk
 from sb3_compressed.storage.lock import FolderLock
@@ -29,33 +30,31 @@ def inspect(path: SourcePath, as_json: Json = False) -> None:
     Memory is that of the loaded buffer: payloads, slots, references, trained
     state, actions, rewards and flags. Each process takes about 100 MB besides.
     """
-    source = find_source(path)
-    result: dict[str, Any] = {"path": source.path}
-    if source.checkpoint is not None:
-        result["checkpoint"] = source.checkpoint
+    path = find_source(path)
+    result: dict[str, Any] = {"path": path}
     damage = None
     try:
-        result |= _description(source)
+        result |= _description(path)
     except (CorruptStorage, CorruptPayload) as error:
         damage = str(error)
-    result["disk_bytes"] = nbytes_on_disk(source.path)
+    result["disk_bytes"] = nbytes_on_disk(path)
     result["health"] = {
         "opens": damage is None,
         "damage": damage,
-        "is_written_to": FolderLock.is_locked(source.path),
-        "unfinished": unfinished_segments(source.path),
+        "is_written_to": FolderLock.is_locked(path),
+        "unfinished": unfinished_segments(path),
     }
     print_result(result, *(f"{name:<{NAME_WIDTH}}{text}" for name, text in _lines(result)), as_json=as_json)
     if damage:
         raise typer.Exit(1)
 
 
-def _description(source: BufferSource) -> dict[str, Any]:
+def _description(path: Path) -> dict[str, Any]:
     from sb3_compressed.buffers.description import describe
     from sb3_compressed.buffers.loading import open_to_read
     from sb3_compressed.datasets.trajectory import trajectories
 
-    with closing(open_to_read(source.path)) as buffer:
+    with closing(open_to_read(path)) as buffer:
         episodes = [*trajectories(buffer)]
         whole = [episode for episode in episodes if episode.has_begin and episode.has_end]
         described = {

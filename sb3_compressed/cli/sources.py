@@ -5,7 +5,6 @@ The path may be the folder of a buffer, a checkpoint of ``BufferCheckpointCallba
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from sb3_compressed.cli.output import note
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.storage.log import has_log
 
-__all__ = ["BufferSource", "SourcePath", "find_source"]
+__all__ = ["SourcePath", "find_source"]
 
 SourcePath = Annotated[
     Path,
@@ -30,20 +29,8 @@ SourcePath = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class BufferSource:
-    """Location of a stored buffer.
-
-    :param path: folder
-    :param checkpoint: the checkpoint, of a model and a buffer, that it belongs to
-    """
-
-    path: Path
-    checkpoint: Path | None = None
-
-
-def find_source(path: Path) -> BufferSource:
-    """Return the buffer at a path; of several checkpoints the latest, which is printed.
+def find_source(path: Path) -> Path:
+    """Return the folder of the buffer at a path; of several checkpoints that of the latest, which is printed.
 
     :raises StorageError: if there is none; the message describes what is there instead
     """
@@ -55,7 +42,6 @@ def find_source(path: Path) -> BufferSource:
             note(f"{path}: using the latest checkpoint, {latest.name}")
             path = latest
         if (path / "buffer").is_dir():
-            require_buffer_folder(path / "buffer")
-            return BufferSource(path / "buffer", checkpoint=path)
+            path /= "buffer"
     require_buffer_folder(path)
-    return BufferSource(path)
+    return path

@@ -14,12 +14,12 @@ def verify(path: SourcePath, as_json: Json = False) -> None:
     """Verify every byte of a buffer's folder; exit with 1 if anything is damaged."""
     from sb3_compressed.storage import verify as find_damage
 
-    source = find_source(path)
+    path = find_source(path)
     with progress_bar() as bar:
         task = bar.add_task("verifying", total=100)
-        problems = find_damage(source.path, progress=lambda share: bar.update(task, completed=100 * share))
+        problems = find_damage(path, progress=lambda share: bar.update(task, completed=100 * share))
     advice = "load_checkpoint(..., repair=True) recovers the undamaged parts" if problems else "no damage found"
-    result = {"path": source.path, "damages": problems}
-    print_result(result, *problems, f"{source.path}: {advice}", as_json=as_json)
+    result = {"path": path, "damages": problems}
+    print_result(result, *problems, f"{path}: {advice}", as_json=as_json)
     if problems:
         raise typer.Exit(1)

@@ -348,7 +348,7 @@ def test_commands_name_the_folders_of_the_parts(tmp_path: Path) -> None:
     for folder in (tmp_path / "buffer", tmp_path):
         with pytest.raises(StorageError, match=r"mixed buffer.* such as .*part-0"):
             find_source(folder)
-    assert find_source(tmp_path / "buffer" / "part-1").path == tmp_path / "buffer" / "part-1"
+    assert find_source(tmp_path / "buffer" / "part-1") == tmp_path / "buffer" / "part-1"
 
 
 # -- with models ---------------------------------------------------------------------------------------------

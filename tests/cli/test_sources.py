@@ -37,13 +37,6 @@ def test_latest_checkpoint_is_used(command: str, checkpoints: Path) -> None:
         assert json.loads(done.stdout)["path"] == str(before / "buffer")
 
 
-def test_inspect_names_the_checkpoint(checkpoints: Path) -> None:
-    newest = max(checkpoints.glob("step_*"))
-    result = json.loads(run("inspect", newest, "--json").stdout)
-    assert result["checkpoint"] == str(newest)
-    assert result["transitions"] == int(newest.name.partition("_")[2])
-
-
 def test_all_commands_report_the_same_error(tmp_path: Path) -> None:
     expected = f"{tmp_path} contains no buffer"
     assert error_of("inspect", tmp_path) == error_of("verify", tmp_path) == expected
