@@ -13,7 +13,6 @@ from stable_baselines3.common.buffers import (
     RolloutBuffer,
 )
 
-from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
@@ -28,7 +27,6 @@ __all__ = [
     "takes_dicts",
     "warn_of_prefetch",
     "warn_of_time_limits",
-    "without_deprecated_auto",
 ]
 
 #: The mode of storage that the flags of version 0.3 stood for.
@@ -90,21 +88,6 @@ def suggest_argument(unknown: str, taken: Iterable[str]) -> str:
 def takes_dicts(cls: type) -> bool:
     """Return whether a buffer class is for Dict spaces."""
     return issubclass(cls, DictReplayBuffer | DictRolloutBuffer)
-
-
-def without_deprecated_auto(
-    compression_method: Any, compression_kwargs: dict[str, Any] | None
-) -> tuple[Any, dict[str, Any] | None]:
-    """Return both without what meant variants of ``"auto"`` in 0.3.0; warn if there was any of it."""
-    given = {"compression_method": compression_method, "compression_kwargs": compression_kwargs}
-    changed = without_old_auto(given)
-    if changed != given:
-        warn_user(
-            "'auto/small', 'auto/fast' and budget are deprecated and have no effect: pass 'auto', or the name of a "
-            "codec",
-            DeprecationWarning,
-        )
-    return changed["compression_method"], changed["compression_kwargs"]
 
 
 def warn_of_prefetch(prefetch: int) -> None:

@@ -40,7 +40,6 @@ from sb3_compressed.buffers.arguments import (
     storage_mode_of,
     takes_dicts,
     warn_of_prefetch,
-    without_deprecated_auto,
 )
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
 from sb3_compressed.buffers.array_formats import Formats, formats_of
@@ -153,7 +152,6 @@ class CompressedBuffer(BaseBuffer):
         self.normalize_images = normalize_images
         self.num_threads = validate_num_threads(num_threads)
         compression_kwargs = None if compression_kwargs is None else dict(compression_kwargs)
-        compression_method, compression_kwargs = without_deprecated_auto(compression_method, compression_kwargs)
         self.compression_method = compression_method
         storage_mode = storage_mode_of(storage_mode, kwargs)
         require_storable(type(self), storage, storage_mode)

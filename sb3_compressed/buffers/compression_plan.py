@@ -17,7 +17,6 @@ from sb3_compressed.codecs.auto import auto_codec, is_large, may_compress
 from sb3_compressed.codecs.registry import AUTO, OLD_AUTO
 from sb3_compressed.common.spaces import Key, space_dtype, space_parts, space_shape
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.errors import CodecError
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 
 __all__ = ["CompressionPlan", "plan_arrays", "without_old_auto"]
@@ -116,10 +115,10 @@ def _plan_array(
     is_short_lived: bool,
 ) -> CompressionPlan | None:
     """Return how observations of one space are compressed, ``None`` if they are not; validate options in any case."""
-    is_auto = method == AUTO
-    if is_auto and codec_kwargs:
-        raise CodecError(f"{AUTO!r} takes no arguments, got {[*codec_kwargs]}; pass the name of a codec to set its own")
-    codec = auto_codec(is_short_lived=is_short_lived) if is_auto else get_codec(method, **codec_kwargs)
+    codec = get_codec(method, **codec_kwargs)
+    is_auto = method in (AUTO, *OLD_AUTO)
+    if is_auto:
+        codec = auto_codec(is_short_lived=is_short_lived)
     if runs_type is not None and hasattr(codec, "runs_type"):
         codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
     shape, dtype = space_shape(space), np.dtype(space_dtype(space))

@@ -95,9 +95,14 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
     :raises ValueError: if the shorthand is malformed, the codec or an argument unknown, the level out of range, or
         given twice; the message lists what is allowed
     """
-    if isinstance(shorthand, str) and shorthand in OLD_AUTO:
-        warn_user(f"{shorthand!r} is deprecated, and the same as {AUTO!r}", DeprecationWarning)
+    if isinstance(shorthand, str) and (shorthand in OLD_AUTO or (shorthand == AUTO and "budget" in kwargs)):
+        warn_user(
+            "'auto/small', 'auto/fast' and budget are deprecated and have no effect: pass 'auto', or the name of a "
+            "codec",
+            DeprecationWarning,
+        )
         shorthand = AUTO
+        kwargs.pop("budget", None)
     if kwargs and (isinstance(shorthand, Codec) or shorthand == AUTO):
         raise CodecError(f"{shorthand!r} takes no arguments, got {kwargs}; pass the name of a codec to set them")
     if isinstance(shorthand, Codec):

@@ -303,8 +303,6 @@ def test_variants_of_auto_of_earlier_versions_are_deprecated_and_mean_auto(optio
         buffer = replay(**options)
     assert len(warned) == 1
     assert buffer.observations.codec == replay().observations.codec
-    assert (buffer.compression_method, buffer.given_arguments["compression_method"]) == ("auto", "auto")
-    assert not buffer.given_arguments["compression_kwargs"]
 
 
 def test_prefetch_is_deprecated_and_has_no_effect() -> None:
