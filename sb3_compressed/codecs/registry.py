@@ -112,7 +112,7 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
 
         return auto_codec()
     name, level = parse_shorthand(shorthand)
-    codec = codec_class(name, shorthand)
+    codec = codec_class(name)
     if level is not None:
         if codec.levels is None:
             raise CodecError(f"codec {name!r} has no levels, got {shorthand!r}; use {name!r}")
@@ -144,20 +144,17 @@ def parse_shorthand(shorthand: str) -> tuple[str, int | None]:
     )
 
 
-def codec_class(name: str, shorthand: str | None = None) -> type[Codec]:
+def codec_class(name: str) -> type[Codec]:
     """Return the class registered under a name.
 
-    :param shorthand: the text from the user, for the error message
     :raises UnknownCodec: if there is none
     """
-    shorthand = shorthand or name
     try:
         entry = _registry[name]
     except KeyError:
         similar = _similar_names(name)
         hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
-        where = "" if shorthand == name else f" in {shorthand!r}"
-        raise UnknownCodec(f"unknown codec {name!r}{where}{hint}; {_list_available()}") from None
+        raise UnknownCodec(f"unknown codec {name!r}{hint}; {_list_available()}") from None
     if isinstance(entry, str):
         entry = _registry[name] = pkgutil.resolve_name(entry)
     return entry
