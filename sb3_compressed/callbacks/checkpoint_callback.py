@@ -280,11 +280,9 @@ class BufferCheckpointCallback(BaseCallback):
         try:
             self._lock.acquire()
         except FolderInUse as error:
-            is_here = error.owner == str(os.getpid())
-            owner_name = "another training of this process" if is_here else f"process {error.owner}"
             raise StorageError(
-                f"{self.path} is locked by {owner_name}; give each training its own path. If that training ended with "
-                "an exception, call callback.close() of its callback, or end its process"
+                f"{self.path} is locked by process {error.owner}; give each training its own path. If that training "
+                "ended with an exception, call callback.close() of its callback, or end its process"
             ) from None
         try:
             self._begin_run()

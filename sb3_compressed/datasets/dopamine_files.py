@@ -31,13 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoint", "NpyReader", "checkpoint_numbers", "checkpoint_path", "open_checkpoint"]
 
-#: Arrays with one element for each row, and how the names of their dtypes begin.
-STORED: dict[str, str | tuple[str, ...]] = {
-    "observation": "uint8",
-    "action": ("int", "uint"),
-    "reward": "float",
-    "terminal": ("bool", "uint"),
-}
+#: Arrays with one element for each row, and the kinds of their dtypes.
+STORED: dict[str, str | tuple[str, ...]]
+STORED = {"observation": "u1", "action": ("i", "u"), "reward": "f", "terminal": ("b", "u")}
 #: No training adds as many rows. A larger count is damaged, and would select rows that were never written.
 MAX_ADD_COUNT = 1 << 48
 
@@ -227,12 +223,12 @@ def open_checkpoint(folder: Path, number: int) -> Checkpoint:
     :raises StorageError: if the files do not belong together, or are not arrays of the expected kind
     """
     shapes = {}
-    for name, dtypes in STORED.items():
+    for name, kinds in STORED.items():
         path = checkpoint_path(folder, name, number)
         with NpyReader(path) as file:
             shapes[name] = file.shape
             n_dims = 3 if name == "observation" else 1
-            if not file.dtype.name.startswith(dtypes) or len(file.shape) != n_dims:
+            if not file.dtype.str[1:].startswith(kinds) or len(file.shape) != n_dims:
                 raise StorageError(
                     f"{path} contains {file.dtype} of shape {file.shape}, which are not {name}s of Dopamine"
                 )
