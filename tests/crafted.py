@@ -164,14 +164,14 @@ def open_in_every_way(kind: str, folder: Path) -> list[str]:
     from sb3_compressed.buffers.loading import open_to_read
     from sb3_compressed.cli.sources import find_source
     from sb3_compressed.datasets import trajectories
-    from sb3_compressed.datasets.episode_statistics import episode_statistics
 
     env: dict[str, Any] = {"env": None} if kind == "hindsight" else {}
 
     def inspect() -> None:
-        buffer = open_to_read(find_source(folder).path)
+        buffer = open_to_read(find_source(folder))
         describe(buffer)
-        episode_statistics([*trajectories(buffer)])
+        for episode in trajectories(buffer):
+            _ = episode.total_reward
         buffer.close()
 
     def follow() -> None:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.batch_pool import Empty
 from sb3_compressed.arrays.compressed_array import CompressedArray
 
-__all__ = ["Steps", "clear_padding", "read_sequences"]
+__all__ = ["SequenceSteps", "clear_padding", "read_sequences"]
 
 
 @dataclass(frozen=True)
-class Steps:
+class SequenceSteps:
     """The steps of a batch of sequences.
 
     :param rows: the row of each step, ``(batch, time)``; for padding, that of the nearest step of the sequence
@@ -31,7 +31,7 @@ class Steps:
 
 
 def read_sequences(
-    array: Any, next_array: Any, steps: Steps, *, with_next: bool, empty: Empty = np.empty
+    array: Any, next_array: Any, steps: SequenceSteps, *, with_next: bool, empty: Empty = np.empty
 ) -> tuple[Any, NDArray[Any] | None]:
     """Read the observations of sequences; frames that several of them contain are decoded once.
 
@@ -77,7 +77,7 @@ def read_sequences(
     return values, next_values
 
 
-def _is_consecutive(array: Any, next_array: Any, steps: Steps) -> bool:
+def _is_consecutive(array: Any, next_array: Any, steps: SequenceSteps) -> bool:
     """Return whether the next observation of each step is the observation of the following one."""
     positions = np.arange(steps.rows.shape[1])
     sequence, step = np.nonzero((positions >= steps.first[:, None]) & (positions < steps.stop[:, None] - 1))

@@ -10,18 +10,15 @@ from typing import Any, get_args
 from stable_baselines3.common.buffers import (
     DictReplayBuffer,
     DictRolloutBuffer,
-    ReplayBuffer,
     RolloutBuffer,
 )
 
-from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
 
 __all__ = [
     "bind_parent_arguments",
-    "merge_codec_kwargs",
     "parent_signature",
     "require_drawn_by_parent",
     "require_storable",
@@ -30,7 +27,6 @@ __all__ = [
     "takes_dicts",
     "warn_of_prefetch",
     "warn_of_time_limits",
-    "without_deprecated_auto",
 ]
 
 #: The mode of storage that the flags of version 0.3 stood for.
@@ -72,27 +68,8 @@ def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs:
         return signature.bind(*args, **kwargs).arguments
     except TypeError as error:
         unknown = [name for name in kwargs if name not in signature.parameters]
-        _require_kind(cls, unknown, kwargs)
         hint = suggest_argument(unknown[0], inspect.signature(cls).parameters) if unknown else ""
         raise TypeError(f"{cls.__name__}: {error}{hint}") from None
-
-
-def _require_kind(cls: type, unknown: Iterable[str], given: Iterable[str]) -> None:
-    """Raise if an algorithm of SB3 passes the arguments of the other kind of buffer.
-
-    :param unknown: those of the given arguments that the class does not take
-    :raises TypeError: then
-    """
-    if issubclass(cls, RolloutBuffer) and "optimize_memory_usage" in unknown and "gae_lambda" not in given:
-        kind, other = "rollout", "replay"
-    elif issubclass(cls, ReplayBuffer) and "gae_lambda" in unknown:
-        kind, other = "replay", "rollout"
-    else:
-        return
-    raise TypeError(
-        f"{cls.__name__} is a {kind} buffer, and the algorithm needs a {other} buffer: pass {other}_buffer_class="
-        f"Compressed{other.capitalize()}Buffer, or its counterpart for Dict spaces"
-    )
 
 
 def suggest_argument(unknown: str, taken: Iterable[str]) -> str:
@@ -111,21 +88,6 @@ def suggest_argument(unknown: str, taken: Iterable[str]) -> str:
 def takes_dicts(cls: type) -> bool:
     """Return whether a buffer class is for Dict spaces."""
     return issubclass(cls, DictReplayBuffer | DictRolloutBuffer)
-
-
-def without_deprecated_auto(
-    compression_method: Any, compression_kwargs: dict[str, Any] | None
-) -> tuple[Any, dict[str, Any] | None]:
-    """Return both without what meant variants of ``"auto"`` in 0.3.0; warn if there was any of it."""
-    given = {"compression_method": compression_method, "compression_kwargs": compression_kwargs}
-    changed = without_old_auto(given)
-    if changed != given:
-        warn_user(
-            "'auto/small', 'auto/fast' and budget are deprecated and have no effect: pass 'auto', or the name of a "
-            "codec",
-            DeprecationWarning,
-        )
-    return changed["compression_method"], changed["compression_kwargs"]
 
 
 def warn_of_prefetch(prefetch: int) -> None:
@@ -199,19 +161,3 @@ def require_drawn_by_parent(cls: type, mixin: type) -> None:
             "override _samples_at(self, rows, envs, env=None) instead, which is called with and without a sampler, "
             "or pass sampler='uniform'"
         )
-
-
-def merge_codec_kwargs(compression_kwargs: Mapping[str, Any] | None, kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Remove the deprecated ``decompression_kwargs`` from ``kwargs``; return all arguments of the codec.
-
-    :raises ValueError: if an argument is in both
-    """
-    decompression_kwargs = kwargs.pop("decompression_kwargs", None)
-    if decompression_kwargs is None:
-        return None if compression_kwargs is None else dict(compression_kwargs)
-    warn_user(
-        "decompression_kwargs is deprecated; pass all arguments of the codec in compression_kwargs", DeprecationWarning
-    )
-    if both := set(compression_kwargs or {}) & set(decompression_kwargs):
-        raise ValueError(f"arguments in both compression_kwargs and decompression_kwargs: {sorted(both)}")
-    return {**(compression_kwargs or {}), **decompression_kwargs}

@@ -35,13 +35,11 @@ from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.buffers.allocation import ActionArray, ObservationShape
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
-    merge_codec_kwargs,
     parent_signature,
     require_storable,
     storage_mode_of,
     takes_dicts,
     warn_of_prefetch,
-    without_deprecated_auto,
 )
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
 from sb3_compressed.buffers.array_formats import Formats, formats_of
@@ -153,8 +151,7 @@ class CompressedBuffer(BaseBuffer):
         self.output_dtype = output_dtype
         self.normalize_images = normalize_images
         self.num_threads = validate_num_threads(num_threads)
-        compression_kwargs = merge_codec_kwargs(compression_kwargs, kwargs)
-        compression_method, compression_kwargs = without_deprecated_auto(compression_method, compression_kwargs)
+        compression_kwargs = None if compression_kwargs is None else dict(compression_kwargs)
         self.compression_method = compression_method
         storage_mode = storage_mode_of(storage_mode, kwargs)
         require_storable(type(self), storage, storage_mode)
@@ -230,8 +227,14 @@ class CompressedBuffer(BaseBuffer):
             new_store: Callable[[Codec], SlotStore] = MemorySlotStore
             if self._is_on_device:
                 new_store = device_store(self.device, plan.item_nbytes(dtype))
-            self._new_arrays[key] = plan.new_array(
-                rows, n_envs, dtype, num_threads=self.num_threads, new_store=new_store
+            self._new_arrays[key] = CompressedArray(
+                (rows, n_envs, *plan.item_shape),
+                dtype,
+                plan.codec,
+                plan.frame_stack,
+                elem_type=plan.elem_type,
+                num_threads=self.num_threads,
+                new_store=new_store,
             )
         return self._new_arrays[key].new_sharing_frames()
 

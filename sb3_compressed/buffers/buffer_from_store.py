@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import pkgutil
 from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from sb3_compressed.buffers.array_formats import Formats, formats_of
 from sb3_compressed.buffers.compression_plan import without_old_auto
-from sb3_compressed.buffers.mixed_checkpoint import is_mixed
+from sb3_compressed.buffers.mixed_checkpoint import is_mixed, part_folder
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import CorruptStorage, StorageError
@@ -27,7 +28,15 @@ from sb3_compressed.storage.log import has_log, log_fingerprint, require_log
 from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 
-__all__ = ["buffer_from_store", "open_to_load"]
+__all__ = ["buffer_from_store", "loadable_class", "open_to_load", "require_buffer_folder"]
+
+#: The classes whose folders can be loaded without naming them.
+LOADABLE_CLASSES = {
+    "CompressedDictReplayBuffer": "sb3_compressed.buffers.replay",
+    "CompressedHerReplayBuffer": "sb3_compressed.buffers.her",
+    "CompressedNStepReplayBuffer": "sb3_compressed.buffers.n_step",
+    "CompressedReplayBuffer": "sb3_compressed.buffers.replay",
+}
 
 
 class LoadedBuffer(ReplayRing, Protocol):
@@ -48,6 +57,12 @@ _Buffer = TypeVar("_Buffer", bound=LoadedBuffer)
 NOT_FROM_FOLDERS = STORAGE_ARGUMENTS | {"device", "env", "num_threads"}
 
 
+def loadable_class(name: str) -> Any:
+    """Return the class of this name whose folders can be loaded without naming it, ``None`` if there is none."""
+    module = LOADABLE_CLASSES.get(name)
+    return None if module is None else pkgutil.resolve_name(f"{module}:{name}")
+
+
 def open_to_load(
     folder: str | PathLike[str], given: dict[str, Any], *, repair: bool = False, follow: bool = False
 ) -> ArrayStore:
@@ -65,23 +80,30 @@ def open_to_load(
     if repair and follow:
         raise StorageError("a folder cannot be followed and repaired at once; repair it with storage_mode='repair'")
     path = user_path(folder)
-    if is_mixed(path):
-        raise StorageError(f"{path} contains a mixed buffer: load it with load_checkpoint")
-    _require_buffer_folder(path)
+    require_buffer_folder(path)
     return ArrayStore.open(path, rows=rows, repair=repair)
 
 
-def _require_buffer_folder(path: Path) -> None:
+def require_buffer_folder(path: Path) -> None:
     """Raise if a path is something else for which the folder of a buffer is easily mistaken.
 
     :raises StorageError: with the path to pass instead
     """
     if path.is_file() and has_log(path.parent):
         raise StorageError(f"{path} is one file of a buffer: pass its folder, {path.parent}")
+    if path.is_file() and has_log(path.parent / "buffer"):
+        raise StorageError(f"{path} is a file of a checkpoint: pass the folder {path.parent / 'buffer'}")
     if path.is_file():
         raise StorageError(f"{path} is a file: load a pickle of save_replay_buffer with model.load_replay_buffer")
+    if is_mixed(path):
+        raise StorageError(
+            f"{path} contains a mixed buffer: load it with load_checkpoint, or pass a part, such as "
+            f"{part_folder(path, 0)}"
+        )
     if not has_log(path) and any(path.glob("step_*/buffer")):
         raise StorageError(f"{path} contains checkpoints: pass latest_checkpoint({str(path)!r}) / 'buffer'")
+    if not has_log(path) and (rings := sorted([*path.glob("ring-*"), *path.glob("*/ring-*")])):
+        raise StorageError(f"{path} contains a distributed buffer: pass the folder of a ring, such as {rings[0]}")
     require_log(path)
 
 

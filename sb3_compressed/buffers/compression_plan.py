@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike
 
-from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.auto import auto_codec, is_large, may_compress
 from sb3_compressed.codecs.registry import AUTO, OLD_AUTO
 from sb3_compressed.common.spaces import Key, space_dtype, space_parts, space_shape
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.errors import CodecError
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 
 __all__ = ["CompressionPlan", "plan_arrays", "without_old_auto"]
@@ -40,27 +36,6 @@ class CompressionPlan:
     codec: Codec
     frame_stack: FrameStack
     elem_type: np.dtype[Any] | None
-
-    def new_array(
-        self,
-        rows: int,
-        n_envs: int,
-        dtype: DTypeLike,
-        *,
-        num_threads: int,
-        new_store: Callable[[Codec], SlotStore] = MemorySlotStore,
-    ) -> CompressedArray:
-        """Return an unwritten array for ``rows`` observations of ``n_envs`` environments."""
-        shape = (rows, n_envs, *self.item_shape)
-        return CompressedArray(
-            shape,
-            dtype,
-            self.codec,
-            self.frame_stack,
-            elem_type=self.elem_type,
-            num_threads=num_threads,
-            new_store=new_store,
-        )
 
     def item_nbytes(self, dtype: DTypeLike) -> int:
         """Return the bytes of an uncompressed observation as it is stored."""
@@ -140,10 +115,10 @@ def _plan_array(
     is_short_lived: bool,
 ) -> CompressionPlan | None:
     """Return how observations of one space are compressed, ``None`` if they are not; validate options in any case."""
-    is_auto = method == AUTO
-    if is_auto and codec_kwargs:
-        raise CodecError(f"{AUTO!r} takes no arguments, got {[*codec_kwargs]}; pass the name of a codec to set its own")
-    codec = auto_codec(is_short_lived=is_short_lived) if is_auto else get_codec(method, **codec_kwargs)
+    codec = get_codec(method, **codec_kwargs)
+    is_auto = method in (AUTO, *OLD_AUTO)
+    if is_auto:
+        codec = auto_codec(is_short_lived=is_short_lived)
     if runs_type is not None and hasattr(codec, "runs_type"):
         codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
     shape, dtype = space_shape(space), np.dtype(space_dtype(space))

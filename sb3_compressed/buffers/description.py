@@ -14,9 +14,6 @@ from sb3_compressed.samplers.config import sampler_to_config
 
 __all__ = ["describe"]
 
-#: Bins of the histogram of priorities.
-N_BINS = 20
-
 
 def describe(buffer: CompressedReplay) -> dict[str, Any]:
     """Describe a replay buffer for JSON.
@@ -32,8 +29,7 @@ def describe(buffer: CompressedReplay) -> dict[str, Any]:
         memory that the buffer takes when loaded (``memory_bytes``: payloads, slots, references, trained state, actions,
         rewards and flags), that of SB3's own buffer with the same transitions (``sb3_memory_bytes``), and
         ``memory_ratio``, ``None`` in an empty buffer; with priorities, also ``priorities``: the largest (``max``), the
-        effective sample size and the share of transitions that were never sampled, and a histogram of ``counts``
-        between ``edges`` on a logarithmic scale
+        effective sample size and the share of transitions that were never sampled
     """
     n_slots = buffer.buffer_size * buffer.n_envs
     arrays = named_arrays(buffer)
@@ -64,19 +60,12 @@ def describe(buffer: CompressedReplay) -> dict[str, Any]:
         "memory_ratio": sb3_memory / memory if buffer.size() and memory else None,
     }
     if isinstance(sampler, PrioritizedSampler) and sampler.priority_max:  # of a buffer with transitions
-        description["priorities"] = _describe_priorities(sampler)
+        description["priorities"] = {
+            "max": sampler.priority_max,
+            "effective_sample_size": sampler.effective_sample_size,
+            "never_sampled": sampler.share_never_sampled,
+        }
     return description
-
-
-def _describe_priorities(sampler: PrioritizedSampler) -> dict[str, Any]:
-    counts, edges = sampler.priority_histogram(N_BINS)
-    return {
-        "max": sampler.priority_max,
-        "effective_sample_size": sampler.effective_sample_size,
-        "never_sampled": sampler.share_never_sampled,
-        "counts": counts.tolist(),
-        "edges": edges.tolist(),
-    }
 
 
 def _describe_array(array: Any) -> dict[str, Any]:

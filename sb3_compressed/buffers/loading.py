@@ -8,11 +8,10 @@ from typing import Any
 
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_compressed.buffers import replay
-from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
+from sb3_compressed.buffers.buffer_from_store import buffer_from_store, loadable_class, open_to_load
 from sb3_compressed.buffers.mixed import MixedReplayBuffer
 from sb3_compressed.buffers.mixed_checkpoint import is_mixed
-from sb3_compressed.buffers.replay import CLASSES, CompressedReplay
+from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.sampler_state import stored_config
@@ -24,8 +23,8 @@ __all__ = ["load_checkpoint", "open_to_read", "save_checkpoint"]
 def save_checkpoint(buffer: ReplayBuffer, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
     """Save a replay buffer to a folder: all of it the first time, then what changed since.
 
-    See :meth:`~sb3_compressed.buffers.replay.CompressedReplay.save_checkpoint`, and for mixed buffers, of which
-    each save writes everything, :meth:`.MixedReplayBuffer.save_checkpoint`.
+    See :meth:`~sb3_compressed.buffers.replay.CompressedReplay.save_checkpoint`, and for mixed buffers
+    :meth:`.MixedReplayBuffer.save_checkpoint`.
 
     :param buffer: a compressed replay buffer, a mixed one, or a distributed one, whose own ``load_checkpoint`` loads it
     :raises StorageError: if the buffer is of another kind, or the folder contains another buffer or other files
@@ -95,11 +94,11 @@ def _stored_class(store: ArrayStore) -> type[CompressedReplay]:
 
     :raises StorageError: if it is not from this package; the store is then closed
     """
-    name = store.metadata.get("class")
-    if store.metadata and name not in CLASSES:
+    name = str(store.metadata.get("class")) if store.metadata else "CompressedReplayBuffer"
+    cls: type[CompressedReplay] | None = loadable_class(name)
+    if cls is None:
         store.close()
         raise StorageError(
             f"{store.log.folder} contains a {name}, which is not from this package; use {name}.from_checkpoint"
         )
-    cls: type[CompressedReplay] = getattr(replay, name or "CompressedReplayBuffer")
     return cls

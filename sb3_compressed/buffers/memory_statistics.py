@@ -11,7 +11,6 @@ from stable_baselines3.common.buffers import BaseBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, tables_nbytes
-from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.common.spaces import Key
 from sb3_compressed.persistence.buffer_state import observation_arrays, raw_observations_nbytes
@@ -150,7 +149,7 @@ def _part(arrays: Sequence[Any], buffer: BaseBuffer, filled: float, max_slots: i
             begin, n_rows, tables = 0, len(first.slots), [table[:, np.newaxis] for table in tables]
         estimate = first.store.estimate(tables, begin, n_rows, max_slots)
         codec = first.codec
-        if isinstance(codec, TrainableCodec) and not _includes(estimate.codecs, codec, buffer):
+        if isinstance(codec, TrainableCodec) and codec not in estimate.codecs:
             # It was trained after the last row, and takes memory nevertheless.
             estimate = replace(estimate, loaded_nbytes=estimate.loaded_nbytes + codec.nbytes)
         return estimate
@@ -169,14 +168,6 @@ def _full_nbytes(arrays: Sequence[Any], part: MemoryEstimate, filled: float) -> 
     if isinstance(arrays[0], CompressedArray):
         fixed += tables_nbytes([array.slots for array in arrays])
     return fixed + (part.nbytes - fixed) / filled if filled else fixed
-
-
-def _includes(codecs: Sequence[TrainableCodec], codec: TrainableCodec, buffer: BaseBuffer) -> bool:
-    """Return whether a codec of a buffer is among others; those that were read from a folder are other objects."""
-    if any(codec is other for other in codecs):
-        return True
-    is_on_disk = not getattr(buffer, "is_in_memory", True)
-    return is_on_disk and codec_digest(codec) in map(codec_digest, codecs)
 
 
 def _written(buffer: BaseBuffer) -> tuple[int, int]:

@@ -16,17 +16,18 @@ from numpy.typing import ArrayLike, NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.utils import get_device
 
-from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.arguments import warn_of_prefetch
-from sb3_compressed.buffers.mixed_checkpoint import new_checkpoint, part_folder, read_manifest, write_manifest
+from sb3_compressed.buffers.buffer_from_store import loadable_class
+from sb3_compressed.buffers.mixed_checkpoint import (
+    is_mixed,
+    part_folder,
+    read_manifest,
+    require_no_other_files,
+    write_manifest,
+)
 from sb3_compressed.buffers.mixed_source import MixedSource
 from sb3_compressed.buffers.n_step import CompressedNStepReplayBuffer
-from sb3_compressed.buffers.replay import (
-    CLASSES,
-    CompressedDictReplayBuffer,
-    CompressedReplay,
-    CompressedReplayBuffer,
-)
+from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplay, CompressedReplayBuffer
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
@@ -169,16 +170,12 @@ class MixedReplayBuffer(ReplayBuffer):
 
     def _mix(self, buffers: Sequence[ReplayBuffer], weights: Sequence[float] | NDArray[np.float64]) -> None:
         _validate_buffers(buffers)
-        self._buffers = [*buffers]
+        #: The buffers, the online one first.
+        self.buffers = [*buffers]
         self._weights = _normalized(weights, len(buffers))
         self.device = buffers[0].device
 
     # -- buffers ---------------------------------------------------------------------------------------------
-
-    @property
-    def buffers(self) -> list[ReplayBuffer]:
-        """The buffers, the online one first."""
-        return [*self._buffers]
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -193,12 +190,12 @@ class MixedReplayBuffer(ReplayBuffer):
 
     @weights.setter
     def weights(self, weights: Sequence[float] | NDArray[np.float64]) -> None:
-        self._weights = _normalized(weights, len(self._buffers))
+        self._weights = _normalized(weights, len(self.buffers))
 
     @property
     def online(self) -> ReplayBuffer:
         """The buffer that transitions are added to."""
-        return self._buffers[0]
+        return self.buffers[0]
 
     @property
     def device(self) -> th.device:
@@ -221,8 +218,6 @@ class MixedReplayBuffer(ReplayBuffer):
         self.online.add(*args, **kwargs)
 
     def __repr__(self) -> str:
-        if "_buffers" not in vars(self):  # its construction has failed
-            return object.__repr__(self)
         weights = ", ".join(f"{weight:g}" for weight in self._weights)
         return f"<{type(self).__name__}: {weights} of each batch from {', '.join(map(repr, self.buffers))}>"
 
@@ -239,14 +234,14 @@ class MixedReplayBuffer(ReplayBuffer):
         has_samplers = any(getattr(buffer, "sampler", None) is not None for buffer in self.buffers)
         parts: list[dict[str, Any]] = []
         for number, n in self._counts(batch_size).items():
-            samples: Any = self._buffers[number].sample(n, env=env)
+            samples: Any = self.buffers[number].sample(n, env=env)
             part = samples._asdict()
             weights, indices = part.pop("weights", None), part.pop("indices", None)
             part["sources"] = np.full(n, number, dtype=np.int64)
             if has_samplers:  # in all batches, also those without rows of such a buffer
                 no_priorities = np.full(n, NO_PRIORITY, dtype=np.int64)
                 part["weights"] = th.ones_like(samples.rewards, dtype=th.float32) if weights is None else weights
-                part["indices"] = no_priorities if indices is None else indices * len(self._buffers) + number
+                part["indices"] = no_priorities if indices is None else indices * len(self.buffers) + number
             parts.append(part)
         mixed = {name: self._concatenated([part[name] for part in parts]) for name in parts[0]}
         return _samples_type(tuple(mixed))(**mixed)
@@ -254,7 +249,7 @@ class MixedReplayBuffer(ReplayBuffer):
     def _counts(self, batch_size: int) -> dict[int, int]:
         """Return how many rows of a batch are from each buffer that it is from, by the number of the buffer."""
         validate_integer("batch_size", batch_size, 0)
-        are_ready = [*map(_can_be_sampled, self._buffers)]
+        are_ready = [*map(_can_be_sampled, self.buffers)]
         weights = np.where(are_ready, self._weights, 0)
         if not weights.any():
             raise BufferNotReady(
@@ -291,11 +286,11 @@ class MixedReplayBuffer(ReplayBuffer):
         encoded, errors = validated_td_errors(indices, td_errors)
         if not any(map(_has_priorities, self.buffers)):
             raise TypeError("update_priorities() is for buffers with a sampler, such as sampler='prioritized'")
-        numbers, sources = np.divmod(encoded, len(self._buffers))
+        numbers, sources = np.divmod(encoded, len(self.buffers))
         sources[encoded == NO_PRIORITY] = NO_PRIORITY
         updates: list[tuple[Any, NDArray[Any], NDArray[Any]]] = [
             (buffer, numbers[sources == number], errors[sources == number])
-            for number, buffer in enumerate(self._buffers)
+            for number, buffer in enumerate(self.buffers)
             if _has_priorities(buffer) and number in sources
         ]
         if len(updates) > 1:  # all are valid before any is applied
@@ -308,27 +303,45 @@ class MixedReplayBuffer(ReplayBuffer):
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def save_checkpoint(self, folder: Folder, *, overwrite: bool = False) -> None:
-        """Save the weights and all buffers to a folder.
+        """Save the weights and all buffers to a folder: all of it the first time, then what changed since.
 
-        Demonstrations that are read in place are not copied. Each save writes everything, unlike those of
-        :class:`~sb3_compressed.BufferCheckpointCallback`. Until it is complete, the folder is named
-        ``<folder>.unfinished``, and while it replaces another one, that is ``<folder>.replaced``.
+        Demonstrations that are read in place are not copied. Each buffer is saved atomically, one after the other:
+        after a crash, each is that of this save or of the last one.
 
-        :param folder: a new or empty folder
-        :param overwrite: whether to replace a mixed buffer in the folder, when the new one is complete
-        :raises StorageError: if a buffer cannot be saved, see :meth:`saved_buffers`, or the folder is not empty
+        :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
+        :param overwrite: whether to replace another mixed buffer in the folder
+        :raises StorageError: if a buffer cannot be saved, see :meth:`saved_buffers`, or the folder contains another
+            buffer or other files
         :raises OSError: if it cannot be written
         """
-        saved = self.saved_buffers()
-        with new_checkpoint(user_path(folder).absolute(), overwrite=overwrite) as unfinished:
-            for number, buffer in saved.items():
-                buffer.save_checkpoint(part_folder(unfinished, number), overwrite=True)  # as after a failed save
-            self.write_manifest(unfinished)
+        saved, path = self.saved_buffers(), user_path(folder).absolute()
+        require_no_other_files(path)
+        overwrite |= not is_mixed(path)  # parts of a save that was killed
+        for number, buffer in saved.items():
+            buffer.save_checkpoint(part_folder(path, number), overwrite=overwrite)
+        self._write_manifest(path)
 
-    def write_manifest(self, folder: Path) -> None:
+    def save_latest(self, folder: Folder) -> None:
+        """Save each buffer to ``<folder>-<number>``, or flush it if it is in a folder; see :meth:`copy_checkpoint`."""
+        for number, buffer in self.saved_buffers().items():
+            buffer.save_latest(f"{user_path(folder)}-{number}")
+
+    def copy_checkpoint(self, folder: Folder) -> None:
+        """Copy the last save or flush of all buffers to a new folder, as hard links to the same files where possible.
+
+        :raises StorageError: if one was not saved yet
+        :raises OSError: if it cannot be written
+        """
+        path = user_path(folder)
+        path.mkdir()
+        for number, buffer in self.saved_buffers().items():
+            buffer.copy_checkpoint(part_folder(path, number))
+        self._write_manifest(path)
+
+    def _write_manifest(self, folder: Path) -> None:
         """Complete a checkpoint that has a part for each of :meth:`saved_buffers`."""
         saved = self.saved_buffers()
-        classes = [type(saved[number]).__name__ if number in saved else None for number in range(len(self._buffers))]
+        classes = [type(saved[number]).__name__ if number in saved else None for number in range(len(self.buffers))]
         write_manifest(folder, self._weights.tolist(), classes)
 
     def saved_buffers(self) -> dict[int, CompressedReplay]:
@@ -336,10 +349,11 @@ class MixedReplayBuffer(ReplayBuffer):
 
         :raises StorageError: if one could not be loaded: one of SB3's or your own class, or a distributed one
         """
-        buffers: list[Any] = self._buffers
-        found = {number: buffer for number, buffer in enumerate(buffers) if self._read_from(buffer) is None}
+        found: dict[int, Any] = {
+            number: buffer for number, buffer in enumerate(self.buffers) if self._read_from(buffer) is None
+        }
         for number, buffer in found.items():
-            if not any(type(buffer) is getattr(replay, name) for name in CLASSES):
+            if type(buffer) is not loadable_class(type(buffer).__name__):
                 raise StorageError(
                     f"a mixed buffer cannot be saved if buffer {number} is a {type(buffer).__name__}, which is no "
                     "local replay buffer of this package"
@@ -402,7 +416,7 @@ class MixedReplayBuffer(ReplayBuffer):
     def __getstate__(self) -> dict[str, Any]:
         sources = [
             MixedSource(buffer) if (folder := self._read_from(buffer)) is None else MixedSource(folder=folder)
-            for buffer in self._buffers
+            for buffer in self.buffers
         ]
         return {"_sources": sources, "_weights": self._weights}
 
@@ -496,8 +510,8 @@ def _loaded(folder: Path, name: str, given: dict[str, Any]) -> Any:
     :param given: arguments of the caller; ``env`` is only for classes that take it
     :raises CorruptStorage: if there is no such class, or the folder is a link
     """
-    if name not in CLASSES or folder.is_symlink():
+    cls: type[CompressedReplay] | None = loadable_class(name)
+    if cls is None or folder.is_symlink():
         raise CorruptStorage(f"{folder} is a link, or no {name} of this package")
-    cls: type[CompressedReplay] = getattr(replay, name)
     takes_env = "env" in inspect.signature(cls).parameters
     return cls.from_checkpoint(folder, **{key: value for key, value in given.items() if key != "env" or takes_env})

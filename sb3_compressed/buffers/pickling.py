@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.buffers.timing import MethodTimer
 
 __all__ = ["attributes_to_pickle", "unpickled_attributes"]
@@ -30,9 +29,4 @@ def attributes_to_pickle(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def unpickled_attributes(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a buffer from those in a pickle, which may be of an earlier version."""
-    attributes = {name: value for name, value in state.items() if name not in REMOVED}
-    if "compression_method" in attributes:
-        attributes |= without_old_auto({"compression_method": attributes["compression_method"]})
-    if "given_arguments" in attributes:
-        attributes["given_arguments"] = without_old_auto(attributes["given_arguments"])
-    return attributes
+    return {name: value for name, value in state.items() if name not in REMOVED}

@@ -61,7 +61,7 @@ from sb3_compressed.samplers.sequence_draw import Pad, SequenceShape
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CLASSES", "CompressedDictReplayBuffer", "CompressedReplay", "CompressedReplayBuffer", "Transitions"]
+__all__ = ["CompressedDictReplayBuffer", "CompressedReplay", "CompressedReplayBuffer", "Transitions"]
 
 #: Attributes that a buffer keeps when it takes over another one.
 KEPT_ATTRIBUTES = {"_batch_pool"}
@@ -700,13 +700,6 @@ class CompressedDictReplayBuffer(CompressedReplay, DictReplayBuffer):
     """
 
 
-#: Names in this module of the classes whose folders can be loaded.
-CLASSES = (
-    "CompressedDictReplayBuffer",
-    "CompressedHerReplayBuffer",
-    "CompressedNStepReplayBuffer",
-    "CompressedReplayBuffer",
-)
 #: The modules of classes that pickles up to version 0.3 import from here.
 MOVED = {"CompressedHerReplayBuffer": "her", "CompressedNStepReplayBuffer": "n_step"}
 

@@ -12,7 +12,7 @@ from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.type_aliases import TensorDict
 
 from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.arrays.sequence_reading import Steps, clear_padding, read_sequences
+from sb3_compressed.arrays.sequence_reading import SequenceSteps, clear_padding, read_sequences
 from sb3_compressed.buffers.arguments import warn_of_time_limits
 from sb3_compressed.buffers.tensors import (
     ConvertingBuffer,
@@ -184,7 +184,7 @@ def episode_ring(buffer: ReplayRing) -> EpisodeRing:
 def _to_tensors(
     buffer: SequenceBuffer,
     values: dict[Any, NDArray[Any]],
-    steps: Steps,
+    steps: SequenceSteps,
     stop: NDArray[np.int64],
     env: Any,
 ) -> dict[Any, th.Tensor]:

@@ -12,11 +12,10 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from sb3_compressed.cli.output import Json, format_nbytes, note, print_result, progress_bar, python_code
+from sb3_compressed.cli.output import Json, format_nbytes, note, print_result, progress_bar
 
 __all__ = ["advise"]
 
@@ -116,8 +115,8 @@ def advise(
     memory = {cost.buffer: cost.memory for cost in costs}
     result["recommended"], advice = _recommend(memory, codecs[0], result["policy"])
     result["lines"] = _lines(result, size) if result["recommended"] in codecs else ""
-    code: list[RenderableType] = ["", python_code(result["lines"])] if result["lines"] else []
-    print_result(result, _table(result, title), _explanation(result), "", advice, *code, as_json=as_json)
+    code = f"\n\n{result['lines']}" if result["lines"] else ""
+    print_result(result, _table(result, title), _explanation(result), f"\n{advice}{code}", as_json=as_json)
 
 
 def _recommend(memory: Mapping[str, float], codec: str, policy: str) -> tuple[str, str]:

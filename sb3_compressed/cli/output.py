@@ -6,16 +6,13 @@ colors and progress bars if the output is not a terminal, and colors if ``NO_COL
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console, RenderableType
 from rich.progress import Progress
-from rich.syntax import Syntax
-from rich.table import Table
 from rich.text import Text
 
 from sb3_compressed.common.progress import new_progress
@@ -23,16 +20,10 @@ from sb3_compressed.common.progress import new_progress
 __all__ = [
     "Json",
     "format_nbytes",
-    "is_terminal",
-    "named_lines",
     "note",
     "print_result",
     "progress_bar",
-    "python_code",
 ]
-
-#: Width of the names in :func:`named_lines`.
-NAME_WIDTH = 14
 
 Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object.")]
 
@@ -41,31 +32,16 @@ def print_result(result: Mapping[str, Any], *parts: RenderableType, as_json: boo
     """Print the result of a command.
 
     :param result: all of it, for JSON
-    :param parts: what is printed without ``--json``; strings are printed verbatim, without markup, and lines of a text
-        with ``no_wrap`` are never divided
+    :param parts: what is printed without ``--json``; strings are printed verbatim, without markup
     """
     console = Console()
     if as_json:
-        text = json.dumps(_finite(result), default=_json_value, allow_nan=False)
-        console.print_json(text, indent=1, highlight=console.is_terminal)
+        console.print_json(data=dict(result), indent=1, highlight=console.is_terminal, default=_json_value)
         return
     for part in parts:
-        renderable = Text(part) if isinstance(part, str) else part  # a path may contain brackets, which are markup
-        # Programs read whole lines, people wrapped ones.
-        is_whole = isinstance(renderable, Text) and bool(renderable.no_wrap or not console.is_terminal)
-        console.print(renderable, soft_wrap=is_whole)
-
-
-def named_lines(lines: Sequence[tuple[str, str]]) -> list[RenderableType]:
-    """Return lines that begin with a name: on a terminal in two columns, so that long ones wrap in the second."""
-    if not Console().is_terminal:
-        return [f"{name:<{NAME_WIDTH}}{text}" for name, text in lines]
-    table = Table.grid()
-    table.add_column(style="bold", min_width=NAME_WIDTH, no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in lines:
-        table.add_row(Text(f"{name} "), Text(text))
-    return [table]
+        # As Text, since a path may contain brackets, which are markup. Terminals wrap it.
+        renderable = Text(part) if isinstance(part, str) else part
+        console.print(renderable, soft_wrap=isinstance(renderable, Text))
 
 
 def format_nbytes(nbytes: float) -> str:
@@ -83,40 +59,12 @@ def format_nbytes(nbytes: float) -> str:
 
 def note(text: str) -> None:
     """Print a message to the standard error."""
-    console = Console(stderr=True)
-    has_long_path = max(map(len, text.split()), default=0) > console.width  # line breaks in it could not be copied
-    # As Text, since "a:b:c" in a str is an emoji.
-    console.print(Text(text), soft_wrap=has_long_path or not console.is_terminal)
-
-
-def python_code(code: str) -> Text:
-    """Return highlighted code, in whole lines, so that it can be copied.
-
-    It has the colors of the terminal, so that it is legible on dark and light backgrounds.
-    """
-    text = Syntax(code, "python", theme="ansi_light", background_color="default").highlight(code)
-    text.rstrip()
-    text.no_wrap = True
-    return text
+    Console(stderr=True).print(Text(text), soft_wrap=True)  # as Text, since "a:b:c" in a str is an emoji
 
 
 def progress_bar() -> Progress:
     """Return progress bars that disappear when done, and are shown on a terminal only."""
-    return new_progress(is_shown=is_terminal(), transient=True)
-
-
-def is_terminal() -> bool:
-    """Return whether the standard error is a terminal."""
-    return Console(stderr=True).is_terminal
-
-
-def _finite(value: Any) -> Any:
-    """Return a value with NaN and infinities, which JSON lacks, replaced by ``None``."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float | np.floating) and not np.isfinite(value) else value
+    return new_progress(is_shown=Console(stderr=True).is_terminal, transient=True)
 
 
 def _json_value(value: Any) -> Any:

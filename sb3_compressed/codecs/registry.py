@@ -19,8 +19,6 @@ __all__ = ["AUTO", "OLD_AUTO", "available_codecs", "codec_from_config", "get_cod
 AUTO = "auto"
 #: Spellings of 0.3.0 that mean the same.
 OLD_AUTO = f"{AUTO}/small", f"{AUTO}/fast"
-#: Codecs of sb3-extra-buffers that have another name here.
-FOREIGN_NAMES = {"rle-old": "rle"}
 
 #: Name, then level. A name with other characters than letters needs a slash before the level.
 SHORTHAND = re.compile(r"((?:[A-Za-z]+)|(?:[\w\-]+/))(\-?[0-9]+)")
@@ -97,9 +95,14 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
     :raises ValueError: if the shorthand is malformed, the codec or an argument unknown, the level out of range, or
         given twice; the message lists what is allowed
     """
-    if isinstance(shorthand, str) and shorthand in OLD_AUTO:
-        warn_user(f"{shorthand!r} is deprecated, and the same as {AUTO!r}", DeprecationWarning)
+    if isinstance(shorthand, str) and (shorthand in OLD_AUTO or (shorthand == AUTO and "budget" in kwargs)):
+        warn_user(
+            "'auto/small', 'auto/fast' and budget are deprecated and have no effect: pass 'auto', or the name of a "
+            "codec",
+            DeprecationWarning,
+        )
         shorthand = AUTO
+        kwargs.pop("budget", None)
     if kwargs and (isinstance(shorthand, Codec) or shorthand == AUTO):
         raise CodecError(f"{shorthand!r} takes no arguments, got {kwargs}; pass the name of a codec to set them")
     if isinstance(shorthand, Codec):
@@ -109,7 +112,7 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
 
         return auto_codec()
     name, level = parse_shorthand(shorthand)
-    codec = codec_class(name, shorthand)
+    codec = codec_class(name)
     if level is not None:
         if codec.levels is None:
             raise CodecError(f"codec {name!r} has no levels, got {shorthand!r}; use {name!r}")
@@ -135,25 +138,23 @@ def parse_shorthand(shorthand: str) -> tuple[str, int | None]:
         return match[1].removesuffix("/"), int(match[2])
     if re.fullmatch(r"[\w\-]*[A-Za-z_\-]", shorthand):  # a name without a level
         return shorthand, None
-    suggestion = _with_slash(shorthand)
-    advice = f"did you mean {suggestion!r}?" if suggestion else "use a name, or a name and a level: 'zstd-5', 'igzip/3'"
-    raise InvalidShorthand(f"invalid codec shorthand {shorthand!r}: {advice}; {_list_available()}")
+    raise InvalidShorthand(
+        f"invalid codec shorthand {shorthand!r}: use a name, or a name and a level: 'zstd-5', 'lz4-frame/5'; "
+        f"{_list_available()}"
+    )
 
 
-def codec_class(name: str, shorthand: str | None = None) -> type[Codec]:
+def codec_class(name: str) -> type[Codec]:
     """Return the class registered under a name.
 
-    :param shorthand: the text from the user, for the error message
     :raises UnknownCodec: if there is none
     """
-    shorthand = shorthand or name
     try:
         entry = _registry[name]
     except KeyError:
         similar = _similar_names(name)
         hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
-        where = "" if shorthand == name else f" in {shorthand!r}"
-        raise UnknownCodec(f"unknown codec {name!r}{where}{hint}; {_list_available()}") from None
+        raise UnknownCodec(f"unknown codec {name!r}{hint}; {_list_available()}") from None
     if isinstance(entry, str):
         entry = _registry[name] = pkgutil.resolve_name(entry)
     return entry
@@ -171,25 +172,12 @@ def codec_from_config(config: Any) -> Codec:
     return codec_class(name).from_config(config)
 
 
-def _with_slash(shorthand: str) -> str | None:
-    """Return ``"lz4-frame/5"`` for ``"lz4-frame5"``, and ``"rle-jit"``, which has no levels, for ``"rle-jit1"``."""
-    match = re.fullmatch(r"(.*?)(-?\d+)", shorthand)
-    if not match:
-        return None
-    name = FOREIGN_NAMES.get(match[1], match[1])
-    if name not in _registry:
-        return None
-    return name if codec_class(name).levels is None else f"{name}/{match[2]}"
-
-
 def _similar_names(name: str) -> list[str]:
     """Return the codecs that may be meant by a name that is not registered: those that it begins, or a similar one."""
     written = name.lower().replace("_", "-")
-    if written in FOREIGN_NAMES:
-        return [FOREIGN_NAMES[written]]
     names = [*available_codecs(), AUTO]
     beginnings = [available for available in names if available.startswith(written)]
-    return beginnings or difflib.get_close_matches(written, names, n=1, cutoff=0.7)
+    return beginnings or difflib.get_close_matches(written, names, n=1)
 
 
 def _list_available() -> str:

@@ -78,9 +78,7 @@ class Rle(Codec):
         (rows, done), elem_size = output_rows(out, len(payloads), done), out.dtype.itemsize
         decode_frames(payloads.places, elem_size, rows, done)
         if not done.all():
-            index = int(done.argmin())
-            [payload] = payloads[index : index + 1]
-            raise CorruptPayload(_reason(payload, elem_size, rows.shape[1]), index)
+            raise CorruptPayload(f"it is not the runs of a frame of {rows.shape[1]} bytes", int(done.argmin()))
 
 
 @dataclass(frozen=True)
@@ -91,17 +89,3 @@ class RleJit(Rle):
     """
 
     name: ClassVar[str] = "rle-jit"
-
-
-def _reason(payload: bytes, elem_size: int, nbytes: int) -> str:
-    """Return why a payload is none of a frame of ``nbytes`` bytes."""
-    if not payload:
-        return "it is empty"
-    run_size = payload[0]
-    if run_size == 0:
-        return f"it has {len(payload) - 1} raw bytes, but a frame has {nbytes}"
-    if run_size not in (1, 2, 4, 8):
-        return f"its header byte is {run_size}, not 0, 1, 2, 4 or 8"
-    if (len(payload) - 1) % (run_size + elem_size) or len(payload) > nbytes:
-        return f"its {len(payload)} bytes are not whole runs that are smaller than a frame of {nbytes} bytes"
-    return f"its runs do not add up to the {nbytes // elem_size} elements of a frame"

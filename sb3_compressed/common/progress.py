@@ -1,14 +1,13 @@
 """Progress bars on the standard error, with Rich.
 
 Where bars cannot be redrawn, Rich prints one line when the work is done: where the standard error is not a terminal, or
-one without cursor control, and in a notebook without ipywidgets, which Rich needs there.
+one without cursor control. In a notebook without ipywidgets, it warns that it needs them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,9 +28,7 @@ def new_progress(*, is_shown: bool = True, transient: bool = False) -> Progress:
     bar = BarColumn(style="bright_black", complete_style="cyan", finished_style="green")
     columns = TextColumn("{task.description}", markup=False), bar, MofNCompleteColumn(), TimeRemainingColumn()
     # Also quiet, since Rich before 14.3 prints an empty line after a disabled display.
-    # In a notebook without ipywidgets, Rich would warn and show nothing.
-    force_jupyter = None if find_spec("ipywidgets") else False
-    console = Console(stderr=True, quiet=not is_shown, force_jupyter=force_jupyter)
+    console = Console(stderr=True, quiet=not is_shown)
     return Progress(*columns, console=console, disable=not is_shown, transient=transient)
 
 

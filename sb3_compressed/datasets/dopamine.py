@@ -82,7 +82,8 @@ def import_dopamine(
     :param frame_stack: number of frames of an observation
     :param n_padding: rows of zeros before each episode, which is one less than the stack size of the agent that wrote
         the files; ``None`` for ``frame_stack - 1``
-    :param n_actions: number of actions of the game; ``None`` for the largest one in the files, plus one
+    :param n_actions: number of actions of the game; ``None`` for that of the buffer, or for the largest one in the
+        files, plus one
     :param n_steps: number of transitions after which to stop; ``None`` for all
     :param progress_bar: whether to show a progress bar
     :param options: further arguments of the new buffer, such as ``storage=<folder>``
@@ -102,20 +103,22 @@ def import_dopamine(
     n_rows = sum(segment.n_rows for segment in segments)
     if not n_rows:
         raise StorageError(f"{path} contains no transitions")
-    used = _count_actions(segments, n_actions)
-    frame_shape = segments[0].checkpoint.frame_shape
-    observation_space = spaces.Box(0, 255, (frame_stack, *frame_shape), np.uint8)
-    action_space = spaces.Discrete(n_actions or used)
-    buffer_size = options.pop("buffer_size", min(n_rows, n_steps or n_rows))
-    with import_target(
-        buffer, CompressedReplayBuffer, buffer_size, observation_space, action_space, **options
-    ) as target:
-        _require_fitting(target, (frame_stack, *frame_shape), used)
-        with shown_progress(n_rows, "importing", is_shown=progress_bar) as advance:
-            rows = _without_padding(_read(segments, advance), frame_stack - 1 if n_padding is None else n_padding)
-            steps = _steps(_stacked(rows, frame_stack), n_steps, marks_cuts=target.handle_timeout_termination)
-            while part := [*islice(steps, CHUNK_SIZE)]:
-                target.extend(*zip(*part, strict=True))
+    if buffer is not None and isinstance(buffer.action_space, spaces.Discrete):
+        n_actions = n_actions or int(buffer.action_space.n)
+    n_used = _count_actions(segments, n_actions)
+    action_space = spaces.Discrete(n_actions or n_used)
+    observation_space = spaces.Box(0, 255, (frame_stack, *segments[0].checkpoint.frame_shape), np.uint8)
+    buffer_size = min(n_rows, n_steps or n_rows)
+    with (
+        import_target(
+            buffer, CompressedReplayBuffer, buffer_size, observation_space, action_space, **options
+        ) as target,
+        shown_progress(n_rows, "importing", is_shown=progress_bar) as advance,
+    ):
+        rows = _without_padding(_read(segments, advance), frame_stack - 1 if n_padding is None else n_padding)
+        steps = _steps(_stacked(rows, frame_stack), n_steps, marks_cuts=target.handle_timeout_termination)
+        while part := [*islice(steps, CHUNK_SIZE)]:
+            target.extend(*zip(*part, strict=True))
     return target
 
 
@@ -152,9 +155,9 @@ def _segments(checkpoints: Sequence[Checkpoint]) -> list[Segment]:
         first, continues = 0, False
         if previous is not None and checkpoint.add_count is not None and previous.add_count is not None:
             n_shared = previous.add_count - (checkpoint.add_count - checkpoint.n_rows)
-            if 0 <= n_shared <= previous.n_rows and _share_rows(previous, checkpoint, n_shared):
+            if 0 <= n_shared <= min(previous.n_rows, checkpoint.n_rows):
                 first, continues = n_shared, True
-            else:  # rows are missing in between, or it is of another run
+            else:  # rows are missing in between
                 checkpoint = found
         is_first = checkpoint.add_count is not None and checkpoint.add_count <= checkpoint.capacity
         segments.append(Segment(checkpoint, first, is_first and not continues, continues))
@@ -177,18 +180,6 @@ def _with_total_count(checkpoint: Checkpoint, previous: Checkpoint | None) -> Ch
     return replace(checkpoint, add_count=checkpoint.add_count + laps * checkpoint.capacity)
 
 
-def _share_rows(previous: Checkpoint, checkpoint: Checkpoint, n_shared: int) -> bool:
-    """Return whether a checkpoint begins with the last rows of the previous one."""
-    if not n_shared:
-        return True
-    if n_shared > checkpoint.n_rows:
-        return False
-    return all(
-        np.array_equal(previous.column(name)[-n_shared:], checkpoint.column(name)[:n_shared])
-        for name in ("action", "reward", "terminal")
-    )
-
-
 def _count_actions(segments: Sequence[Segment], n_actions: int | None) -> int:
     """Return the largest action plus one."""
     used = 0
@@ -205,16 +196,6 @@ def _count_actions(segments: Sequence[Segment], n_actions: int | None) -> int:
             )
         used = max(used, high + 1)
     return used
-
-
-def _require_fitting(buffer: ReplayBuffer, shape: tuple[int, ...], n_actions: int) -> None:
-    space, actions = buffer.observation_space, buffer.action_space
-    fits = isinstance(space, spaces.Box) and space.shape == shape and space.dtype == np.uint8
-    if buffer.n_envs != 1 or not fits or not isinstance(actions, spaces.Discrete) or actions.n < n_actions:
-        raise ValueError(
-            f"the buffer must have n_envs=1, uint8 observations of shape {shape} and at least {n_actions} discrete "
-            f"actions, got n_envs={buffer.n_envs}, {space} and {actions}"
-        )
 
 
 class Row(NamedTuple):

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoint", "NpyReader", "checkpoint_numbers", "checkpoint_path", "open_checkpoint"]
 
-#: Arrays with one element for each row, with the kinds of their dtypes.
-STORED = {"observation": "u", "action": "iu", "reward": "f", "terminal": "bu"}
+#: Arrays with one element for each row, and the kinds of their dtypes.
+STORED: dict[str, str | tuple[str, ...]]
+STORED = {"observation": "u1", "action": ("i", "u"), "reward": "f", "terminal": ("b", "u")}
 #: No training adds as many rows. A larger count is damaged, and would select rows that were never written.
 MAX_ADD_COUNT = 1 << 48
 
@@ -227,12 +228,10 @@ def open_checkpoint(folder: Path, number: int) -> Checkpoint:
         with NpyReader(path) as file:
             shapes[name] = file.shape
             n_dims = 3 if name == "observation" else 1
-            if file.dtype.kind not in kinds or len(file.shape) != n_dims:
+            if not file.dtype.str[1:].startswith(kinds) or len(file.shape) != n_dims:
                 raise StorageError(
                     f"{path} contains {file.dtype} of shape {file.shape}, which are not {name}s of Dopamine"
                 )
-            if name == "observation" and file.dtype != np.uint8:
-                raise StorageError(f"{path} contains {file.dtype}, expected uint8")
             if file.shape[0] != shapes["observation"][0]:
                 raise StorageError(
                     f"{path} has {file.shape[0]:,} rows, but {checkpoint_path(folder, 'observation', number).name} has "

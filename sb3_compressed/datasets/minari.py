@@ -168,13 +168,7 @@ def import_minari(
     observation_space, action_space = dataset.observation_space, dataset.action_space
     n_steps = int(dataset.total_steps)
     cls = CompressedDictReplayBuffer if isinstance(observation_space, spaces.Dict) else CompressedReplayBuffer
-    buffer_size = options.pop("buffer_size", n_steps)
-    with import_target(buffer, cls, buffer_size, observation_space, action_space, **options) as target:
-        if target.n_envs != 1 or (target.observation_space, target.action_space) != (observation_space, action_space):
-            raise ValueError(
-                f"the buffer must have n_envs=1, observations of {observation_space} and actions of {action_space} "
-                f"like the dataset, got n_envs={target.n_envs}, {target.observation_space} and {target.action_space}"
-            )
+    with import_target(buffer, cls, n_steps, observation_space, action_space, **options) as target:
         with shown_progress(n_steps, "importing", is_shown=progress_bar) as advance:
             n_left = n_steps
             for episode in dataset.iterate_episodes():

@@ -12,7 +12,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.slots import are_equal_slots
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.persistence.ring_resize import rows_by_age
@@ -205,18 +204,11 @@ def _are_equal(
     array: Any, rows: NDArray[np.int64], other: Any, other_rows: NDArray[np.int64], env: int
 ) -> NDArray[np.bool_]:
     """Return for each of some rows of an array whether its item is, bit for bit, that of a row of another array."""
-    are_equal = np.zeros(len(rows), np.bool_)
-    if isinstance(array, CompressedArray) and isinstance(other, CompressedArray):
-        # A frame may be stored twice, for example at the end of a file and at the beginning of the next one.
-        slots = array.store.load(array.slots[rows, env]), other.store.load(other.slots[other_rows, env])
-        are_equal[:] = [are_equal_slots(*both) for both in zip(*slots, strict=True)]
-    unknown = np.flatnonzero(~are_equal)
-    if len(unknown):  # only these are decoded
-        values, other_values = (
-            np.ascontiguousarray(each[each_rows[unknown], np.full(len(unknown), env)]).reshape(len(unknown), -1)
-            for each, each_rows in ((array, rows), (other, other_rows))
-        )
-        are_equal[unknown] = (values.view(np.uint8) == other_values.view(np.uint8)).all(axis=1)
+    values, other_values = (
+        np.ascontiguousarray(each[each_rows, np.full(len(rows), env)]).reshape(len(rows), -1).view(np.uint8)
+        for each, each_rows in ((array, rows), (other, other_rows))
+    )
+    are_equal: NDArray[np.bool_] = (values == other_values).all(axis=1)
     return are_equal
 
 

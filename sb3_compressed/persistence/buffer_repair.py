@@ -91,7 +91,8 @@ def repair_store(store: ArrayStore) -> RepairReport:
                 f"handle_timeout_termination=False cannot be excluded one by one: {report}"
             )
         if (episodes := EpisodeTable.among(store.arrays)) is not None:
-            episodes.exclude(is_damaged, by_age, values["pos"], store.arrays["dones"])
+            episodes.check(len(rewards), str(folder))
+            episodes.exclude(is_damaged, values["pos"], store.arrays["dones"])
         else:
             _replace(store.arrays, is_damaged, by_age, values)
     if report.problems:

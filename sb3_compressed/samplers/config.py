@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sb3_compressed.codecs.config import abbreviate, to_json
-from sb3_compressed.samplers.registry import name_of, sampler_class
+from sb3_compressed.samplers.registry import SAMPLERS, name_of
 from sb3_compressed.samplers.sampler import Sampler
 from sb3_compressed.storage.spaces import parse_sampler
 
@@ -41,7 +41,6 @@ def sampler_from_config(data: object) -> Sampler:
     :raises TypeError: if the sampler has no such arguments
     """
     config = parse_sampler(data)
-    if "class" in config:  # of a user, which cannot be constructed
-        raise ValueError(f"{abbreviate(config['class'])} is not a sampler of this package; pass sampler=")
-    sampler: Sampler = sampler_class(config["name"])(**config["arguments"])
-    return sampler
+    if config.get("name") not in SAMPLERS:  # the class of a user, which cannot be constructed
+        raise ValueError(f"{abbreviate(config)} is not a sampler of this package; pass sampler=")
+    return SAMPLERS[config["name"]](**config["arguments"])

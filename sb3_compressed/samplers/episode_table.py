@@ -55,9 +55,9 @@ class EpisodeTable(NamedTuple):
         for name, array, most in zip(EPISODE_ARRAYS, self, (n_rows - 1, n_rows, n_rows - 1), strict=True):
             for rows in row_chunks(array) if n_rows else ():
                 values = array[rows]
-                if values.min(initial=0) < 0 or values.max(initial=0) > most:
+                if array.dtype.kind != "i" or values.min(initial=0) < 0 or values.max(initial=0) > most:
                     raise CorruptStorage(
-                        f"{what}: {name} must be from 0 to {most}, got {values.min()} to {values.max()}"
+                        f"{what}: {name} must be integers from 0 to {most}, got {values.min()} to {values.max()}"
                     )
 
     def changes_of_row(self, row: int, done: Any) -> list[Change]:
@@ -102,35 +102,22 @@ class EpisodeTable(NamedTuple):
         # The current episode begins with the next row, or with one that is kept, or its beginning is lost.
         self.current[...] = np.where(self.current == old_pos, new_pos, np.maximum(new_rows[self.current], 0))
 
-    def exclude(self, is_damaged: NDArray[np.bool_], by_age: NDArray[np.int64], pos: int, dones: NDArray[Any]) -> None:
-        """End episodes before damaged steps and begin them after these.
-
-        The lengths of episodes in a damaged commit are derived again: the steps of an episode have its beginning.
+    def exclude(self, is_damaged: NDArray[np.bool_], pos: int, dones: NDArray[Any]) -> None:
+        """Exclude episodes that contain damaged steps; the current ones begin anew if they do.
 
         :param is_damaged: which transitions are damaged, ``(n_rows, n_envs)``
-        :param by_age: the rows that are written, the oldest first
         :param pos: the row that is written next
         :param dones: nonzero where an episode ends, ``(n_rows, n_envs)``
         """
-        start, length, n_rows = self.starts, self.lengths, len(self.starts)
-        for env in range(start.shape[1]):
-            is_whole, begins = ~is_damaged[by_age, env], start[by_age, env].copy()
-            had_length = length[by_age, env] > 0
-            # Rows of no episode begin with themselves.
-            start[by_age[~is_whole], env] = by_age[~is_whole]
-            length[by_age[~is_whole], env] = 0
-            self.current[env] = pos
-            edges = np.flatnonzero((np.diff(begins) != 0) | (np.diff(is_whole.astype(np.int8)) != 0)) + 1
-            for ages in np.split(np.arange(len(by_age)), edges):
-                if not len(ages) or not is_whole[ages[0]]:
-                    continue
-                rows = by_age[ages]
-                is_oldest, begin = ages[0] == 0, int(begins[ages[0]])
-                is_newest = ages[-1] == len(by_age) - 1
-                was_excluded = len(rows) == 1 and begin == rows[0] and not had_length[ages[0]]
-                start[rows, env], length[rows, env] = rows[0], len(rows)
-                if is_newest and not dones[rows[-1], env]:  # it goes on
-                    self.current[env], length[rows, env] = rows[0], 0
-                elif (is_oldest and len(by_age) == n_rows and begin != rows[0]) or was_excluded:
-                    # Its beginning was overwritten, or an earlier repair has excluded it.
-                    start[rows, env], length[rows, env] = begin, 0
+        n_rows, n_envs = is_damaged.shape
+        envs = np.arange(n_envs)
+        n_before = np.zeros((2 * n_rows + 1, n_envs), np.int64)  # damaged steps before a row, in two laps of the ring
+        np.cumsum(np.concatenate([is_damaged, is_damaged]), axis=0, out=n_before[1:])
+        # The array with the current episodes may be damaged, too.
+        newest = (pos - 1) % n_rows
+        is_open = ~is_damaged[newest] & (self.lengths[newest] == 0) & (dones[newest] == 0)
+        begins = np.where(is_open, self.starts[newest], pos)
+        ends = begins + (pos - begins) % n_rows
+        self.current[...] = np.where(n_before[ends, envs] > n_before[begins, envs], pos, begins)
+        has_damage = n_before[self.starts + self.lengths, envs] > n_before[self.starts, envs]
+        self.lengths[has_damage | is_damaged] = 0

@@ -181,13 +181,9 @@ class PrioritizedSampler(Sampler):
         :raises ValueError: if a priority is NaN or too large; none is changed then. ``update_priorities`` of buffers
             validates TD errors before
         """
-        self.tree.update(indices, self.priorities_of(np.asarray(values, dtype=np.float64)))
-
-    def priorities_of(self, td_errors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the priorities of absolute TD errors."""
-        values = np.maximum(td_errors, 1.0) if self.mode == "lap" else td_errors + self.epsilon
-        priorities: NDArray[np.float64] = values**self.alpha
-        return priorities
+        errors = np.asarray(values, dtype=np.float64)
+        errors = np.maximum(errors, 1.0) if self.mode == "lap" else errors + self.epsilon
+        self.tree.update(indices, errors**self.alpha)
 
     @property
     def new_priority(self) -> float:
@@ -220,23 +216,6 @@ class PrioritizedSampler(Sampler):
         counts = np.bincount(self.tree.flags & (DRAWN | VALID), minlength=4)
         n = counts[VALID] + counts[DRAWN | VALID]
         return float(counts[VALID] / n) if n else math.nan
-
-    def priority_histogram(self, bins: int = 20) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return a histogram of the priorities on a logarithmic scale.
-
-        :param bins: number of bins, at least 1
-        :return: counts ``(bins,)`` and edges ``(bins + 1,)`` as of :func:`numpy.histogram`, from the smallest to the
-            largest positive priority; priorities of 0 are not counted. Without positive ones, all counts are 0
-        """
-        if bins < 1:
-            raise ValueError(f"bins must be at least 1, got {bins}")
-        positive = self.tree.values[self.tree.values > 0]
-        if not len(positive):
-            return np.zeros(bins, dtype=np.int64), np.geomspace(0.1, 1.0, bins + 1)
-        smallest, largest = positive.min(), positive.max()
-        edges = np.geomspace(smallest, largest, bins + 1) if smallest < largest else np.full(bins + 1, smallest)
-        edges[0], edges[-1] = smallest, largest  # exactly, so that all are counted
-        return np.histogram(positive, edges)[0], edges
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, from which :meth:`load_state_dict` continues exactly.

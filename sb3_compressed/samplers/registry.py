@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import copy
 import difflib
-import pkgutil
-from typing import Any
 
+from sb3_compressed.samplers.prioritized import PrioritizedSampler
+from sb3_compressed.samplers.recent import RecentSampler
 from sb3_compressed.samplers.sampler import Sampler
+from sb3_compressed.samplers.without_replacement import WithoutReplacementSampler
 
-__all__ = ["UNIFORM", "available_samplers", "get_sampler", "name_of", "sampler_class"]
+__all__ = ["SAMPLERS", "UNIFORM", "available_samplers", "get_sampler", "name_of"]
 
 #: The name of SB3's own sampling, which is no :class:`Sampler`.
 UNIFORM = "uniform"
 
-# As "module:class", so that only the modules that are used are imported.
-_SAMPLERS = {
-    "prioritized": "sb3_compressed.samplers.prioritized:PrioritizedSampler",
-    "recent": "sb3_compressed.samplers.recent:RecentSampler",
-    "without-replacement": "sb3_compressed.samplers.without_replacement:WithoutReplacementSampler",
+#: The samplers of this package by name.
+SAMPLERS: dict[str, type[Sampler]] = {
+    "prioritized": PrioritizedSampler,
+    "recent": RecentSampler,
+    "without-replacement": WithoutReplacementSampler,
 }
 
 
 def available_samplers() -> tuple[str, ...]:
     """Return the names of all samplers, sorted."""
-    return tuple(sorted((UNIFORM, *_SAMPLERS)))
+    return tuple(sorted((UNIFORM, *SAMPLERS)))
 
 
 def get_sampler(sampler: str | Sampler) -> Sampler | None:
@@ -50,27 +51,13 @@ def get_sampler(sampler: str | Sampler) -> Sampler | None:
         raise TypeError(f"sampler must be one of {available_samplers()} or a Sampler, got {sampler!r}{hint}")
     if sampler == UNIFORM:
         return None
-    if sampler not in _SAMPLERS:
+    if sampler not in SAMPLERS:
         close = difflib.get_close_matches(sampler.lower().replace("_", "-"), available_samplers(), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"sampler must be one of {available_samplers()} or a Sampler, got {sampler!r}{hint}")
-    configured: Sampler = sampler_class(sampler)()
-    return configured
+    return SAMPLERS[sampler]()
 
 
 def name_of(sampler: Sampler) -> str | None:
     """Return the name of a sampler's class, ``None`` for a class from outside this package."""
-    cls = type(sampler)
-    found = (name for name, path in _SAMPLERS.items() if path == f"{cls.__module__}:{cls.__qualname__}")
-    return next(found, None)
-
-
-def sampler_class(name: str) -> type[Any]:
-    """Return the class of a name, other than ``"uniform"``.
-
-    :raises ValueError: if the name is unknown
-    """
-    if name not in _SAMPLERS:
-        raise ValueError(f"there is no sampler {name!r}, only {tuple(sorted(_SAMPLERS))}")
-    cls: type[Any] = pkgutil.resolve_name(_SAMPLERS[name])
-    return cls
+    return next((name for name, cls in SAMPLERS.items() if type(sampler) is cls), None)

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.sequence_reading import Steps
+from sb3_compressed.arrays.sequence_reading import SequenceSteps
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.samplers.prioritized import PrioritizedSampler
 from sb3_compressed.samplers.sampler import Draw
@@ -108,7 +108,7 @@ class SequenceDraw(NamedTuple):
     :param weights: importance weights ``(batch,)``, ``None`` if all are 1
     """
 
-    steps: Steps
+    steps: SequenceSteps
     episode_starts: NDArray[np.float32]
     indices: NDArray[np.int64]
     weights: NDArray[np.float32] | None = None
@@ -205,4 +205,4 @@ def _sequences_at(ring: EpisodeRing, shape: SequenceShape, draw: Draw) -> Sequen
     starts[np.arange(len(ages)), first] = is_start
     positions = np.clip(np.arange(shape.n_steps), first[:, None], stop[:, None] - 1)
     rows = ring.rows((ages - shape.burn_in)[:, None] + positions)
-    return SequenceDraw(Steps(rows, envs, first, stop), starts, draw.indices, draw.weights)
+    return SequenceDraw(SequenceSteps(rows, envs, first, stop), starts, draw.indices, draw.weights)

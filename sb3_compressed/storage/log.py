@@ -44,7 +44,6 @@ from sb3_compressed.storage.segment import Segment
 __all__ = [
     "Log",
     "has_log",
-    "is_segment_name",
     "log_fingerprint",
     "newest_segment_digest",
     "require_log",
@@ -576,11 +575,6 @@ def segment_path(folder: Path, number: int) -> Path:
 def segment_numbers(folder: Path) -> list[int]:
     """Return the numbers of the segments in a folder, sorted."""
     return sorted(int(match[1]) for match in map(SEGMENT_NAME.fullmatch, os.listdir(folder)) if match)
-
-
-def is_segment_name(name: str) -> bool:
-    """Return whether a segment can have this file name."""
-    return SEGMENT_NAME.fullmatch(name) is not None
 
 
 def unfinished_segments(folder: Path) -> list[str]:

@@ -110,13 +110,7 @@ class PrioritizedSteps(ABC):
         self._weigh(batch, outputs)
         if self.td_error is not None:
             with th.no_grad():
-                errors = self.td_error(self.model, batch)
-            if not isinstance(errors, th.Tensor):
-                raise TypeError(f"td_error must return a tensor, got {type(errors).__name__}")
-            n = len(batch.indices)
-            if errors.shape not in ((n,), (n, 1)):
-                raise ValueError(f"td_error must return ({n},) or ({n}, 1) TD errors, got {tuple(errors.shape)}")
-            self._record(errors)
+                self._record(th.as_tensor(self.td_error(self.model, batch)))
 
     def _on_target_forward(self, network: th.nn.Module, inputs: tuple[Any, ...], output: th.Tensor) -> None:
         self._target_output = output.detach()

@@ -12,7 +12,6 @@ from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from sb3_compressed.samplers.registry import name_of
 from sb3_compressed.training.gradient_steps import (
     CriticSteps,
     PrioritizedSteps,
@@ -191,14 +190,10 @@ def _validate_buffer(model: Any) -> None:
     sampler = getattr(buffer, "sampler", None)
     if sampler is None or not sampler.has_priorities:
         kind = "uniform" if sampler is None else type(sampler).__name__
-        own = ", or implement its update()" if sampler is not None and name_of(sampler) is None else ""
-        hint = _hint(model)
-        if sampler is None and (model.replay_buffer_kwargs or {}).get("sampler", "uniform") != "uniform":
-            hint = (
-                "the buffer that the model was constructed with was replaced, for example by load_replay_buffer(); "
-                "buffer.take_over(loaded) of a buffer with a sampler takes over one without"
-            )
-        raise ValueError(f"prioritize() needs a sampler with priorities, got {kind!r}; {hint}{own}")
+        raise ValueError(
+            f"prioritize() needs a sampler with priorities, got {kind!r}; {_hint(model)}. If load_replay_buffer() has "
+            "replaced its buffer, call take_over(loaded) of one with a sampler"
+        )
     if _needs_lap(model) and getattr(sampler, "mode", None) != "lap":
         raise ValueError(
             f"importance weights impair {type(model).__name__} (https://arxiv.org/abs/2209.00532); {_hint(model)}"

@@ -155,21 +155,6 @@ def test_codec_arguments_reach_the_codec() -> None:
     assert runs.observations.codec == get_codec("rle", runs_type=np.uint32)
 
 
-def test_decompression_kwargs_are_merged_with_a_deprecation_warning() -> None:
-    with pytest.warns(DeprecationWarning, match="compression_kwargs") as caught:
-        buffer = replay(compression_method="gzip", decompression_kwargs={"compresslevel": 1})
-    assert caught[0].filename == __file__
-    assert buffer.observations.codec == get_codec("gzip1")
-    assert buffer.given_arguments["compression_kwargs"] == {"compresslevel": 1}
-    both: Any = {"compression_kwargs": {"compresslevel": 1}, "decompression_kwargs": {"compresslevel": 1}}
-    with (
-        pytest.warns(DeprecationWarning, match="compression_kwargs"),
-        pytest.raises(ValueError, match="compresslevel"),
-    ):
-        replay(compression_method="zstd", **both)
-    assert replay(decompression_kwargs=None).given_arguments["compression_kwargs"] is None
-
-
 @pytest.mark.parametrize(
     ("flags", "mode"),
     [
@@ -318,8 +303,6 @@ def test_variants_of_auto_of_earlier_versions_are_deprecated_and_mean_auto(optio
         buffer = replay(**options)
     assert len(warned) == 1
     assert buffer.observations.codec == replay().observations.codec
-    assert (buffer.compression_method, buffer.given_arguments["compression_method"]) == ("auto", "auto")
-    assert not buffer.given_arguments["compression_kwargs"]
 
 
 def test_prefetch_is_deprecated_and_has_no_effect() -> None:

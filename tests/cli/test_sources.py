@@ -30,41 +30,25 @@ def test_latest_checkpoint_is_used(command: str, checkpoints: Path) -> None:
     done = run(command, checkpoints, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["path"] == str(newest / "buffer")
-    assert done.stderr == f"{checkpoints}: using the latest checkpoint, {newest.name}, of 2\n"
+    assert done.stderr == f"{checkpoints}: using the latest checkpoint, {newest.name}\n"
     for path in (before, before / "buffer"):
         done = run(command, path, "--json")
         assert (done.returncode, done.stderr) == (0, "")
         assert json.loads(done.stdout)["path"] == str(before / "buffer")
 
 
-def test_inspect_names_the_checkpoint(checkpoints: Path) -> None:
-    newest = max(checkpoints.glob("step_*"))
-    result = json.loads(run("inspect", newest, "--json").stdout)
-    assert result["checkpoint"] == str(newest)
-    assert result["transitions"] == int(newest.name.partition("_")[2])
-
-
 def test_all_commands_report_the_same_error(tmp_path: Path) -> None:
-    expected = f"{tmp_path} contains neither a buffer nor checkpoints"
+    expected = f"{tmp_path} contains no buffer"
     assert error_of("inspect", tmp_path) == error_of("verify", tmp_path) == expected
 
 
 def test_errors_for_other_paths_name_the_right_one(tmp_path: Path, checkpoints: Path) -> None:
-    assert error_of("verify", tmp_path / "nothing") == f"{tmp_path / 'nothing'} does not exist"
+    assert error_of("verify", tmp_path / "nothing") == f"there is no folder {tmp_path / 'nothing'}"
     (tmp_path / "replay.pkl").write_bytes(b"")
-    assert "buffer_statistics" in error_of("inspect", tmp_path / "replay.pkl")
+    assert "load_replay_buffer" in error_of("inspect", tmp_path / "replay.pkl")
     newest = max(checkpoints.glob("step_*"))
-    assert error_of("verify", newest / "model.zip").endswith(f"the model of a checkpoint; pass its folder, {newest}")
-    segment = max((newest / "buffer").glob("*.log"))
-    assert error_of("verify", segment).endswith(f"one file of a buffer; pass its folder, {newest / 'buffer'}")
-
-
-def test_incomplete_first_checkpoint_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "step_0000000100.unfinished").mkdir()
-    save_checkpoint(writer.filled(40), tmp_path / "newest-buffer")
-    error = error_of("inspect", tmp_path)
-    assert "contains no complete checkpoint, only step_0000000100.unfinished" in error
-    assert error.endswith(f"its buffer at that time is {tmp_path / 'newest-buffer'}")
+    for file in (newest / "model.zip", max((newest / "buffer").glob("*.log"))):
+        assert error_of("verify", file).endswith(str(newest / "buffer"))
 
 
 def test_incomplete_first_save_is_an_error(tmp_path: Path) -> None:
@@ -72,4 +56,4 @@ def test_incomplete_first_save_is_an_error(tmp_path: Path) -> None:
     save_checkpoint(writer.filled(40), folder)
     for file in folder.glob("*.log"):
         file.rename(file.with_suffix(".unfinished"))
-    assert error_of("inspect", folder) == f"{folder} contains neither a buffer nor checkpoints"
+    assert error_of("inspect", folder) == f"{folder} contains no buffer"

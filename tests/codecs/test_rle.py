@@ -96,20 +96,14 @@ def test_long_runs_are_split_into_full_ones_and_a_remainder(n_elems: int, runs_t
 
 
 @pytest.mark.parametrize(
-    ("payload", "reason"),
+    "payload",
     [
-        ("", "empty"),
-        ("00 0102", "2 raw bytes"),
-        ("03 08080808 07", "header"),
-        ("01 0801 07", "not whole runs"),
-        ("01 0101010101010101 0101010101010101", "smaller"),
-        ("01 07 07", "add up to the 8 elements"),
-        ("08 0000000000000080", "not whole runs"),
-        ("04 08000080 07", "add up"),
+        "", "00 0102", "03 08080808 07", "01 0801 07", "01 0101010101010101 0101010101010101", "01 07 07",
+        "08 0000000000000080", "04 08000080 07",
     ],
-)
-def test_corrupt_payload_error_states_the_reason(payload: str, reason: str) -> None:
-    with pytest.raises(CorruptPayload, match=reason) as caught:
+)  # fmt: skip
+def test_corrupt_payload_error_names_the_payload(payload: str) -> None:
+    with pytest.raises(CorruptPayload, match="not the runs of a frame of 8 bytes") as caught:
         Rle().decode_into([b"\x01\x08\x01", bytes.fromhex(payload)], np.empty((2, 8), np.uint8))
     assert caught.value.index == 1
 
@@ -117,7 +111,7 @@ def test_corrupt_payload_error_states_the_reason(payload: str, reason: str) -> N
 def test_run_lengths_that_overflow_to_the_right_sum_raise() -> None:
     lengths = np.array([2**63, 2**63, 2**64 - 1, 65], "<u8")  # modulo 2**64: the 64 elements of the frame
     assert int(lengths.sum()) == 64
-    with pytest.raises(CorruptPayload, match="add up"):
+    with pytest.raises(CorruptPayload, match="not the runs"):
         Rle().decode_into([b"\x08" + lengths.tobytes() + b"abcd"], np.empty((1, 64), np.uint8))
 
 

@@ -6,7 +6,6 @@ import sys
 from io import StringIO
 
 import pytest
-from programs import fresh_outcome
 from rich.console import Console
 
 from sb3_compressed.common.progress import new_progress, progress_bar
@@ -28,23 +27,6 @@ def test_without_rich_nothing_is_printed(monkeypatch: pytest.MonkeyPatch, capsys
     with progress_bar(3, "counting sheep", is_shown=True) as advance:
         advance(3)
     assert capsys.readouterr().err == ""
-
-
-def test_in_a_notebook_without_ipywidgets_one_line_is_printed_at_the_end() -> None:
-    done = fresh_outcome("""
-import builtins, sys
-class ZMQInteractiveShell:  # the name by which Rich recognizes notebooks
-    pass
-builtins.get_ipython = ZMQInteractiveShell
-sys.modules["ipywidgets"] = None
-from sb3_compressed.common.progress import progress_bar
-with progress_bar(3, "counting sheep", is_shown=True) as advance:
-    advance(3)
-""")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "3/3" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert "ipywidgets" not in done.stderr
 
 
 def test_description_is_not_parsed_as_markup() -> None:

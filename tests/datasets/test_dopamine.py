@@ -136,15 +136,6 @@ def test_transitions_without_all_their_frames_are_not_imported(tmp_path: Path) -
     assert len([*trajectories(buffer)]) == 3
 
 
-def test_checkpoints_of_different_runs_are_imported_separately(tmp_path: Path) -> None:
-    rings = [Ring(100), Ring(100)]
-    for number, ring in enumerate(rings):
-        ring.play(60, np.random.default_rng(number))
-        ring.save(tmp_path, number, count=70)
-    parts = [ring.transitions(0, 70) for ring in rings]
-    assert_contains(imported(tmp_path), parts[0] + parts[1], (len(parts[0]) - 1, -1))
-
-
 def test_without_a_count_rows_are_imported_in_the_order_of_the_file(tmp_path: Path) -> None:
     ring = Ring(100)
     ring.play(200, np.random.default_rng(0))
@@ -185,9 +176,7 @@ def test_import_adds_to_an_existing_buffer(tmp_path: Path) -> None:
         90, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6), device="cpu"
     )
     for wrong in (several, few_actions, other_space):
-        with pytest.raises(
-            ValueError, match=r"the buffer must have n_envs=1, .* shape \(4, 12, 10\) and at least 6 disc"
-        ):
+        with pytest.raises(ValueError, match=r"the buffer must have n_envs=1, |contains action"):
             imported(tmp_path, wrong)
         assert not wrong.size()
 

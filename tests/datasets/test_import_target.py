@@ -69,6 +69,12 @@ def test_a_folder_that_contains_a_buffer_stays(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "buffer", device="cpu").size() == 5
 
 
+def test_a_buffer_that_does_not_fit_is_an_error() -> None:
+    for buffer in (CompressedReplayBuffer(40, COUNTER, COUNTER), CompressedReplayBuffer(40, IMAGES, COUNTER, n_envs=2)):
+        with pytest.raises(ValueError, match="the buffer must have n_envs=1"):
+            interrupted(buffer)
+
+
 def test_a_given_buffer_keeps_what_was_added() -> None:
     buffer = CompressedReplayBuffer(40, IMAGES, COUNTER, "cpu")
     fail(buffer)

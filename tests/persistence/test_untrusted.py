@@ -260,7 +260,7 @@ def test_hindsight_episodes_outside_the_ring_raise(tmp_path: Path) -> None:
 
         crafted.forge(folder, change_arrays=change)
         for options in ({}, {"follow": True}, {"buffer_size": 10}):
-            with pytest.raises(CorruptStorage, match=f"{name} must be from 0 to"):
+            with pytest.raises(CorruptStorage, match=f"{name} must be integers from 0 to"):
                 load_checkpoint(folder, device="cpu", env=None, **options)
 
 

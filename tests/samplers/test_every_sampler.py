@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import pickle
 from typing import Any
 
@@ -20,16 +19,14 @@ from sb3_compressed import (
     CompressedNStepReplayBuffer,
     CompressedReplayBuffer,
 )
-from sb3_compressed.samplers import Sampler, available_samplers, get_sampler, registry
+from sb3_compressed.samplers import Sampler, registry
 
 ROWS = 40
 
 
 def registered() -> list[Sampler]:
     """Return a sampler of each name, and the small ones."""
-    modules = {name: spec.partition(":")[0] for name, spec in registry._SAMPLERS.items()}
-    names = [name for name in available_samplers() if name in modules and importlib.util.find_spec(modules[name])]
-    return [sampler for name in names if (sampler := get_sampler(name))] + [ValidSampler(), WeightedSampler()]
+    return [*(cls() for cls in registry.SAMPLERS.values()), ValidSampler(), WeightedSampler()]
 
 
 SAMPLERS = {type(sampler).__name__: sampler for sampler in registered()}

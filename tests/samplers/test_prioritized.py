@@ -232,14 +232,7 @@ def test_statistics_equal_their_definitions() -> None:
     assert sampler.share_never_sampled == 1.0
     drawn = set(sampler.draw(40).indices)
     assert sampler.share_never_sampled == pytest.approx(1 - len(drawn) / len(valid))
-    counts, edges = sampler.priority_histogram(7)
-    np.testing.assert_array_equal(counts, np.histogram(sampler.priorities[priorities > 0], edges)[0])
-    assert counts.sum() == len(valid)
-    np.testing.assert_allclose(np.diff(np.log(edges)), np.log(valid.max() / valid.min()) / 7)
-    with pytest.raises(ValueError, match="bins"):
-        sampler.priority_histogram(0)
     empty = bound(0)
-    assert empty.priority_histogram(3)[0].tolist() == [0, 0, 0]
     assert math.isnan(empty.effective_sample_size)
     assert math.isnan(empty.share_never_sampled)
 

@@ -119,19 +119,11 @@ def test_priorities_are_those_of_given_td_errors(algorithm: Any, shape: tuple[in
     assert model.logger.name_to_value["train/td_error"] == 3
 
 
-@pytest.mark.parametrize(
-    ("errors", "error", "message"),
-    [
-        (np.zeros(16), TypeError, "td_error must return a tensor, got ndarray"),
-        (th.zeros(3), ValueError, r"must return \(16,\) or \(16, 1\) TD errors, got \(3,\)"),
-        (th.zeros(16, 2), ValueError, r"got \(16, 2\)"),
-        (th.zeros(()), ValueError, r"got \(\)"),
-    ],
-)
-def test_given_td_errors_must_be_one_for_each_transition(errors: Any, error: type[Exception], message: str) -> None:
+@pytest.mark.parametrize("errors", [th.zeros(3), th.zeros(16, 2), th.zeros(())])
+def test_given_td_errors_must_be_one_for_each_transition(errors: th.Tensor) -> None:
     model = dqn()
     prioritize(model, td_error=lambda model, batch: errors)
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=r"td_errors must have the same shape .* got \(16,\) and "):
         model.learn(60)
     assert hooks_of(model) == []
 
