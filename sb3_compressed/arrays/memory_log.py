@@ -117,9 +117,9 @@ class MemoryLog:
         nbytes = self.nbytes
         self._full_at = min(max(nbytes // PARTS, MIN_NBYTES), max(nbytes // MAX_PARTS, MAX_NBYTES), MAX_FULL_NBYTES)
         segment = self.new_segment(self._n_begun + 1, self._full_at * 9 // 8)
-        self.segments = {**self.segments, segment.number: segment}  # a copy of the log may have the old one
-        self._n_begun, self.last = segment.number, segment
-        self._open = segment  # only now, whatever interrupts this
+        segments = {**self.segments, segment.number: segment}  # a copy of the log may have the old one
+        # In one call, whatever interrupts this.
+        self.__dict__.update(segments=segments, last=segment, _n_begun=segment.number, _open=segment)
         return segment
 
     def reserve(self, nbytes: int = 0) -> tuple[MemorySegment, NDArray[np.uint8], int]:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from stable_baselines3.common.buffers import (
     DictReplayBuffer,
     DictRolloutBuffer,
+    ReplayBuffer,
     RolloutBuffer,
 )
 
@@ -19,6 +20,7 @@ from sb3_compressed.persistence.buffer_storage import StorageMode
 
 __all__ = [
     "bind_parent_arguments",
+    "merge_codec_kwargs",
     "parent_signature",
     "require_drawn_by_parent",
     "require_storable",
@@ -68,8 +70,27 @@ def bind_parent_arguments(cls: type, mixin: type, args: tuple[Any, ...], kwargs:
         return signature.bind(*args, **kwargs).arguments
     except TypeError as error:
         unknown = [name for name in kwargs if name not in signature.parameters]
+        _require_kind(cls, unknown, kwargs)
         hint = suggest_argument(unknown[0], inspect.signature(cls).parameters) if unknown else ""
         raise TypeError(f"{cls.__name__}: {error}{hint}") from None
+
+
+def _require_kind(cls: type, unknown: Iterable[str], given: Iterable[str]) -> None:
+    """Raise if an algorithm of SB3 passes the arguments of the other kind of buffer.
+
+    :param unknown: those of the given arguments that the class does not take
+    :raises TypeError: then
+    """
+    if issubclass(cls, RolloutBuffer) and "optimize_memory_usage" in unknown and "gae_lambda" not in given:
+        kind, other = "rollout", "replay"
+    elif issubclass(cls, ReplayBuffer) and "gae_lambda" in unknown:
+        kind, other = "replay", "rollout"
+    else:
+        return
+    raise TypeError(
+        f"{cls.__name__} is a {kind} buffer, and the algorithm needs a {other} buffer: pass {other}_buffer_class="
+        f"Compressed{other.capitalize()}Buffer, or its counterpart for Dict spaces"
+    )
 
 
 def suggest_argument(unknown: str, taken: Iterable[str]) -> str:
@@ -161,3 +182,19 @@ def require_drawn_by_parent(cls: type, mixin: type) -> None:
             "override _samples_at(self, rows, envs, env=None) instead, which is called with and without a sampler, "
             "or pass sampler='uniform'"
         )
+
+
+def merge_codec_kwargs(compression_kwargs: Mapping[str, Any] | None, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Remove the deprecated ``decompression_kwargs`` from ``kwargs``; return all arguments of the codec.
+
+    :raises ValueError: if an argument is in both
+    """
+    decompression_kwargs = kwargs.pop("decompression_kwargs", None)
+    if decompression_kwargs is None:
+        return None if compression_kwargs is None else dict(compression_kwargs)
+    warn_user(
+        "decompression_kwargs is deprecated; pass all arguments of the codec in compression_kwargs", DeprecationWarning
+    )
+    if both := set(compression_kwargs or {}) & set(decompression_kwargs):
+        raise ValueError(f"arguments in both compression_kwargs and decompression_kwargs: {sorted(both)}")
+    return {**(compression_kwargs or {}), **decompression_kwargs}

@@ -35,6 +35,7 @@ from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.buffers.allocation import ActionArray, ObservationShape
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
+    merge_codec_kwargs,
     parent_signature,
     require_storable,
     storage_mode_of,
@@ -151,7 +152,7 @@ class CompressedBuffer(BaseBuffer):
         self.output_dtype = output_dtype
         self.normalize_images = normalize_images
         self.num_threads = validate_num_threads(num_threads)
-        compression_kwargs = None if compression_kwargs is None else dict(compression_kwargs)
+        compression_kwargs = merge_codec_kwargs(compression_kwargs, kwargs)
         self.compression_method = compression_method
         storage_mode = storage_mode_of(storage_mode, kwargs)
         require_storable(type(self), storage, storage_mode)

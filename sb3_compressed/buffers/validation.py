@@ -137,8 +137,19 @@ def validate_numbers(name: str, value: Any, size: int, n_envs: int) -> NDArray[A
         elements, environments = "element" + "s" * (size != 1), "environment" + "s" * (n_envs != 1)
         raise ValueError(
             f"{name} must have {size} {elements}, for a step of {n_envs} {environments}, got {values.size}"
+            f"{_size_hint(values.size, size, n_envs)}"
         )
     return values
+
+
+def _size_hint(n_given: int, size: int, n_envs: int) -> str:
+    """Return what may be wrong with another number of elements than ``size``, as the end of an error message."""
+    n_steps, rest = divmod(n_given * n_envs, size)
+    if rest or not n_steps:
+        return ""
+    if n_steps == 1:
+        return "; of vector environments, pass single_observation_space and single_action_space to the buffer"
+    return f"; pass n_envs={n_steps} to the buffer if these are {n_steps} environments"
 
 
 def validate_per_env(name: str, value: Any, n_envs: int, *, may_broadcast: bool = True) -> NDArray[Any]:

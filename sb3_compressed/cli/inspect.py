@@ -19,8 +19,6 @@ from sb3_compressed.storage.log import unfinished_segments
 
 __all__ = ["inspect"]
 
-NAME_WIDTH = 34
-
 
 def inspect(path: SourcePath, as_json: Json = False) -> None:
     """Describe a stored buffer: class, spaces, codec, size, episodes; exit with 1 if it is damaged.
@@ -44,7 +42,7 @@ def inspect(path: SourcePath, as_json: Json = False) -> None:
         "is_written_to": FolderLock.is_locked(path),
         "unfinished": unfinished_segments(path),
     }
-    print_result(result, *(f"{name:<{NAME_WIDTH}}{text}" for name, text in _lines(result)), as_json=as_json)
+    print_result(result, *(f"{name:<14}{text}" for name, text in _lines(result)), as_json=as_json)
     if damage:
         raise typer.Exit(1)
 
@@ -72,22 +70,63 @@ def _summary(values: Sequence[float]) -> dict[str, float] | None:
     return {"min": min(values), "median": float(np.median(values)), "max": max(values)} if values else None
 
 
-def _lines(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the names and texts of all values that are not ``None``."""
-    for key, value in result.items():
-        name = f"{prefix} {key.replace('_', ' ')}".strip()
-        if isinstance(value, Mapping):
-            yield from _lines(value, name)
-        elif value is not None:
-            yield name, _text(key, value)
+def _lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each line."""
+    yield "folder", str(result["path"])
+    if "class" in result:
+        yield from _buffer_lines(result)
+    yield "on disk", format_nbytes(result["disk_bytes"])
+    yield "health", _format_health(result)
 
 
-def _text(key: str, value: Any) -> str:
-    """Return a value as people read it."""
-    if "bytes" in key:
-        return format_nbytes(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int | float | np.number):
-        return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
-    return ", ".join(value) or "none" if isinstance(value, list) else str(value)
+def _buffer_lines(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "class", result["class"]
+    yield "observations", result["observation_space"]
+    yield "actions", result["action_space"]
+    filled, capacity = result["transitions"], result["capacity"]
+    share = f" ({filled / capacity:.0%})" if capacity else ""
+    n_envs = result["n_envs"]
+    yield "transitions", f"{filled:,} of {capacity:,}{share}, {n_envs} environment{'s' if n_envs > 1 else ''}"
+    yield "position", f"row {result['position']:,} of {result['rows']:,}{', full' if result['full'] else ''}"
+    for key, part in result["observations"].items():
+        trained = f", {format_nbytes(part['learned_bytes'])} of trained state" if part["learned_bytes"] else ""
+        stack = f", stacks of {part['frames']} frames" if part["frames"] > 1 else ""
+        yield f"codec {key}".rstrip(), f"{part['codec'] or 'none (a plain array)'}{trained}{stack}"
+    if sampler := result["sampler"]:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in sampler.get("arguments", {}).items())
+        yield "sampler", sampler["class"] if "class" in sampler else f"{sampler['name']} ({arguments})"
+    raw, payload = result["raw_bytes_per_transition"], result["payload_bytes_per_transition"]
+    if payload is not None:
+        yield "compression", f"{payload:,.0f} bytes of payloads per transition instead of {raw:,.0f}"
+        ratio, sb3 = result["memory_ratio"], format_nbytes(result["sb3_memory_bytes"])
+        difference = f" ({ratio:,.1f}x less)" if ratio and round(ratio, 1) > 1 else ""
+        yield "memory", f"{format_nbytes(result['memory_bytes'])} when loaded, {sb3} in SB3's buffer{difference}"
+    yield from _episode_lines(result["episodes"])
+    if priorities := result.get("priorities"):
+        yield (
+            "priorities",
+            f"at most {priorities['max']:.3g}, effective sample size {priorities['effective_sample_size']:.0%} of the "
+            f"transitions, {priorities['never_sampled']:.0%} never sampled",
+        )
+
+
+def _episode_lines(episodes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    parts = [f"{episodes['episodes']:,}", f"{episodes['whole']:,} complete"]
+    parts += [f"{episodes['unfinished']:,} unfinished"] if episodes["unfinished"] else []
+    parts += [f"{episodes['without_begin']:,} without their start"] if episodes["without_begin"] else []
+    yield "episodes", ", ".join(parts)
+    for name in ("lengths", "returns"):
+        if spread := episodes[name]:
+            yield name, f"{spread['min']:g} to {spread['max']:g}, median {spread['median']:g}"
+
+
+def _format_health(result: Mapping[str, Any]) -> str:
+    health = result["health"]
+    if health["damage"]:
+        return f"damaged: {health['damage']}"
+    parts = ["opens"]
+    if health["is_written_to"]:
+        parts.append("in use by a writer")
+    elif health["unfinished"]:
+        parts.append(f"{', '.join(health['unfinished'])} left by an interrupted process (harmless)")
+    return f"{', '.join(parts)}; verify every byte: sb3-compressed verify {result['path']}"

@@ -36,7 +36,7 @@ def print_result(result: Mapping[str, Any], *parts: RenderableType, as_json: boo
     """
     console = Console()
     if as_json:
-        console.print_json(data=dict(result), indent=1, highlight=console.is_terminal, default=_json_value)
+        console.print_json(data=_finite(result), indent=1, highlight=console.is_terminal, default=_json_value)
         return
     for part in parts:
         # As Text, since a path may contain brackets, which are markup. Terminals wrap it.
@@ -65,6 +65,13 @@ def note(text: str) -> None:
 def progress_bar() -> Progress:
     """Return progress bars that disappear when done, and are shown on a terminal only."""
     return new_progress(is_shown=Console(stderr=True).is_terminal, transient=True)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with NaN and infinities, which JSON lacks, replaced by ``None``."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float | np.floating) and not np.isfinite(value) else value
 
 
 def _json_value(value: Any) -> Any:

@@ -155,6 +155,21 @@ def test_codec_arguments_reach_the_codec() -> None:
     assert runs.observations.codec == get_codec("rle", runs_type=np.uint32)
 
 
+def test_decompression_kwargs_are_merged_with_a_deprecation_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="compression_kwargs") as caught:
+        buffer = replay(compression_method="gzip", decompression_kwargs={"compresslevel": 1})
+    assert caught[0].filename == __file__
+    assert buffer.observations.codec == get_codec("gzip1")
+    assert buffer.given_arguments["compression_kwargs"] == {"compresslevel": 1}
+    both: Any = {"compression_kwargs": {"compresslevel": 1}, "decompression_kwargs": {"compresslevel": 1}}
+    with (
+        pytest.warns(DeprecationWarning, match="compression_kwargs"),
+        pytest.raises(ValueError, match="compresslevel"),
+    ):
+        replay(compression_method="zstd", **both)
+    assert replay(decompression_kwargs=None).given_arguments["compression_kwargs"] is None
+
+
 @pytest.mark.parametrize(
     ("flags", "mode"),
     [

@@ -82,7 +82,7 @@ def test_infos_may_be_any_mappings_and_are_validated_where_they_are_read(infos: 
     assert ours.timeouts[0].tolist() == theirs.timeouts[0].tolist() == [0, is_read, 0, is_read]
 
 
-def test_arguments_of_vector_environments_raise() -> None:
+def test_arguments_of_vector_environments_raise_and_name_what_to_pass() -> None:
     space, buttons = spaces.Box(0, 255, (4,), np.uint8), spaces.Discrete(3)
     obs, numbers, flags = np.zeros((4, 4), np.uint8), np.zeros(4), np.zeros(4, bool)
     infos: Any = {"final_obs": np.array([np.zeros(10_000), None, None, None], dtype=object)}
@@ -93,13 +93,13 @@ def test_arguments_of_vector_environments_raise() -> None:
     with pytest.raises(ValueError, match=r"infos .*\(n_envs=4\), got 1$"):
         buffer.add(obs, obs, numbers, numbers, flags, [infos])
     single = CompressedReplayBuffer(8, space, buttons, "cpu", handle_timeout_termination=False)
-    with pytest.raises(ValueError, match="1 element, for a step of 1 environment, got 4"):
+    with pytest.raises(ValueError, match="pass n_envs=4 to the buffer"):
         single.add(obs, obs, numbers, numbers, flags, infos)
     batched = CompressedReplayBuffer(
         8, spaces.Box(0, 255, (4, 4), np.uint8), spaces.MultiDiscrete([3] * 4), "cpu", 4,
         handle_timeout_termination=False,
     )  # fmt: skip
-    with pytest.raises(ValueError, match="16 elements, for a step of 4 environments, got 4"):
+    with pytest.raises(ValueError, match="single_observation_space and single_action_space"):
         batched.add(np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), numbers, numbers, flags, infos)
     assert buffer.pos == single.pos == batched.pos == 0
 
