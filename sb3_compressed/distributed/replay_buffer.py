@@ -205,7 +205,7 @@ class DistributedReplayBuffer(ReplayBuffer):
                 f"buffer_size={buffer_size}: the oldest of each writer are removed"
             )
         self._registry = WriterRegistry(self._group, buffer_size, segment_length)
-        self._updates = PendingUpdates(self._group)
+        self._updates = PendingUpdates(options.n_shards)
         rng = np.random.default_rng(rng_seed)
         self._pipeline = SamplePipeline(
             self._group, prefetch, options.timeout, rng, self._send_staged, self._updates.take
@@ -314,7 +314,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         :raises ShardTimeout: if a shard has not acknowledged everything by then; the rest stays staged
         """
         for shard, view in enumerate(self._group.shards):
-            for updates in self._updates.take(shard):
+            if (updates := self._updates.take(shard)) is not None:
                 self._group.send(view, "update_priorities", updates)
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         for _, writer in self._local:
@@ -365,7 +365,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._group.call("reset")
         self._registry.reset()
         self._group.refresh_all()
-        self._group.renumber()
 
     # -- sampling --------------------------------------------------------------------------------------------
 
@@ -460,8 +459,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     @property
     def n_skipped_updates(self) -> int:
         """How many updates of priorities were skipped, since their transitions were overwritten or lost."""
-        statuses = (view.status for view in self._group.shards)
-        return self._updates.n_lost + sum(status.n_skipped_updates for status in statuses if status is not None)
+        return sum(status.n_skipped_updates for view in self._group.shards for status in view.statuses)
 
     @property
     def shards(self) -> list[ShardView]:
@@ -473,7 +471,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     def statistics(self) -> DistributedStatistics:
         """Return the state of the buffer, as far as this process knows."""
         group, pipeline = self._group, self._pipeline
-        statuses = [status for view in group.shards for status in view.statuses.values()]
+        statuses = [status for view in group.shards for status in view.statuses]
         return DistributedStatistics(
             n_transitions=self.n_transitions,
             n_inserted=group.n_inserted,
@@ -585,7 +583,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         rows = self._registry.rows
         self._pipeline.discard()
         self._updates.clear()
-        self._group.renumber()
         self._group.rows = rows
         self._local = []
         loaded = self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])

@@ -19,7 +19,10 @@ from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
 from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 
-__all__ = ["Ring", "RingState"]
+__all__ = ["NUMBER_BITS", "Ring", "RingState"]
+
+#: Bits of the number of a transition in its ring.
+NUMBER_BITS = 43
 
 
 class RingState(NamedTuple):
@@ -54,8 +57,6 @@ class Ring:
         self.session = ""
         #: Number of rows that it has appended.
         self.position = 0
-        #: The number of the next row; see :meth:`_renumber`.
-        self._end = 0
         self._renumber()
 
     @property
@@ -188,9 +189,10 @@ class Ring:
     # ``number % (n_rows * n_envs)`` is the flat index.
 
     def _renumber(self) -> None:
-        """Give all transitions new numbers, such that the earlier ones are those of overwritten transitions."""
-        self._end += self.buffer.size()
-        self._end += (self.buffer.pos - self._end) % self.n_rows
+        """Give all transitions new numbers. They begin anywhere, so those of before name none of them."""
+        end = self.n_rows + int(self._rng.integers(1 << NUMBER_BITS - 1)) // self.n_envs
+        #: The number of the next row.
+        self._end = end + (self.buffer.pos - end) % self.n_rows
 
     def _numbers_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of the transitions at flat indices."""
@@ -239,13 +241,8 @@ class Ring:
         return Block({"layouts": layouts}, sent, batches)
 
     def update(self, numbers: NDArray[np.int64], td_errors: NDArray[np.float64]) -> int:
-        """Update priorities; return how many were skipped since their transitions were overwritten.
-
-        :raises ValueError: if there was never such a transition
-        """
-        if len(numbers) and numbers.max() >= self._end * self.n_envs:
-            raise ValueError(f"indices must be those of a batch of this buffer, got {numbers.max()}")
-        is_current = numbers >= (self._end - self.buffer.size()) * self.n_envs
+        """Update priorities of the transitions that are still here; return how many these are."""
+        first = (self._end - self.buffer.size()) * self.n_envs
+        is_current = (numbers >= first) & (numbers < self._end * self.n_envs)
         indices = numbers[is_current] % (self.n_rows * self.n_envs)
-        n_overwritten = len(numbers) - len(indices)
-        return n_overwritten + self._bound.update(self.buffer, indices, td_errors[is_current])
+        return len(indices) - self._bound.update(self.buffer, indices, td_errors[is_current])

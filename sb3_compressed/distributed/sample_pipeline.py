@@ -38,7 +38,6 @@ class Part(NamedTuple):
     :param first: the number of the first transition in the block
     :param last: that after the last one
     :param shard: the number of the shard
-    :param epoch: the number of the process that returned it, see :class:`.ShardView`
     :param share: the share of the shard in all priorities when the batch was requested
     """
 
@@ -46,7 +45,6 @@ class Part(NamedTuple):
     first: int
     last: int
     shard: int
-    epoch: int
     share: float
 
     def array(self, name: str) -> NDArray[Any]:
@@ -93,7 +91,7 @@ class SamplePipeline:
         timeout: float,
         rng: np.random.Generator,
         send_staged: Callable[[], None],
-        take_updates: Callable[[int], Sequence[PriorityUpdates]],
+        take_updates: Callable[[int], PriorityUpdates | None],
     ) -> None:
         self._take_updates = take_updates
         self._group, self._timeout, self._rng, self._send_staged = group, timeout, rng, send_staged
@@ -157,8 +155,8 @@ class SamplePipeline:
                 reply = view.actor.sample.remote(self._session, of_shard.tolist(), updates)
                 requests.append(Request(shard, reply, of_shard, float(shares[shard]), time.monotonic()))
             else:  # others may have added to it
-                for each in updates:
-                    self._group.send(view, "update_priorities", each)
+                if updates is not None:
+                    self._group.send(view, "update_priorities", updates)
                 self._group.request_status(view)
         return requests
 
@@ -192,14 +190,14 @@ class SamplePipeline:
             ready = self._wait_for(requests)
             missing = np.zeros(length, dtype=np.int64)
             for request in requests:
-                received = self._received(request, is_ready=request.reply in ready)
-                if received is None:
+                block = self._received(request, is_ready=request.reply in ready)
+                if block is None:
                     missing += request.counts
                     continue
                 ends = np.cumsum(request.counts).tolist()
                 for batch, first, last in zip(batches, [0, *ends], ends, strict=False):
                     if last > first:
-                        batch.append(Part(received[0], first, last, request.shard, received[1], request.share))
+                        batch.append(Part(block, first, last, request.shard, request.share))
             requests = self._requests(missing) if missing.any() else []
         return batches
 
@@ -219,8 +217,8 @@ class SamplePipeline:
         ready, _ = ray.wait([each.reply for each in requests], num_returns=len(requests), timeout=0)
         return set(ready)
 
-    def _received(self, request: Request, *, is_ready: bool) -> tuple[Block, int] | None:
-        """Return the block in a reply and the epoch of the shard, ``None`` if there is none."""
+    def _received(self, request: Request, *, is_ready: bool) -> Block | None:
+        """Return the block in a reply, ``None`` if there is none."""
         view = self._group.shards[request.shard]
         if not is_ready:
             self.n_late += 1
@@ -234,10 +232,11 @@ class SamplePipeline:
                 self._group.exclude(view, error)
             return None
         self._codecs.receive(reply.codecs)
-        if not self._group.update(view, reply.status, request.requested_at) or reply.block is None:
+        self._group.update(view, reply.status, request.requested_at)
+        if reply.block is None:
             return None
         try:
-            return Block.unpack(reply.block, self._codecs), view.epoch
+            return Block.unpack(reply.block, self._codecs)
         except MissingCodec:  # it was in a reply that was late; in a new session, shards send all of them again
             self.n_failed += 1
             self._session = uuid.uuid4().hex

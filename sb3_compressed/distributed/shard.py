@@ -153,13 +153,11 @@ class PriorityUpdates(NamedTuple):
     :param rings: the ring of each transition, as in the block of :meth:`Shard.sample`, ``(n,)``
     :param numbers: their numbers in the rings, ``(n,)``
     :param td_errors: their absolute TD errors, ``(n,)``; of equal transitions, the last one counts
-    :param incarnation: the process of the shard that they were drawn from
     """
 
     rings: NDArray[np.int16]
     numbers: NDArray[np.int64]
     td_errors: NDArray[Any]
-    incarnation: str
 
 
 def require_version(version: str) -> None:
@@ -388,7 +386,7 @@ class Shard:
 
     # -- sampling --------------------------------------------------------------------------------------------
 
-    def sample(self, session: str, counts: Sequence[int], updates: Sequence[PriorityUpdates] = ()) -> SampleReply:
+    def sample(self, session: str, counts: Sequence[int], updates: PriorityUpdates | None = None) -> SampleReply:
         """Update priorities, and then draw the transitions of several batches.
 
         The block contains the arrays of :meth:`.Ring.sample`, those of a batch together, and the ring of each
@@ -399,8 +397,8 @@ class Shard:
         :param counts: how many transitions of this shard each batch has
         :param updates: for :meth:`update_priorities`
         """
-        for each in updates:
-            self.update_priorities(each)
+        if updates is not None:
+            self.update_priorities(updates)
         n = sum(counts)
         rings = [ring for ring in self._rings.values() if ring.n_transitions]
         masses = np.array([ring.mass for ring in rings], dtype=np.float64)
@@ -443,14 +441,11 @@ class Shard:
 
     def update_priorities(self, updates: PriorityUpdates) -> None:
         """Update the priorities of transitions; those that were overwritten or lost are skipped and counted."""
-        if updates.incarnation != self._incarnation:
-            self._n_skipped_updates += len(updates.numbers)
-            return
-        all_rings = list(self._rings.values())
-        for number in np.unique(updates.rings).tolist():
+        self._n_skipped_updates += len(updates.numbers)
+        for number, ring in enumerate(self._rings.values()):
             is_here = updates.rings == number
-            ring = all_rings[number]
-            self._n_skipped_updates += ring.update(updates.numbers[is_here], updates.td_errors[is_here])
+            if is_here.any():
+                self._n_skipped_updates -= ring.update(updates.numbers[is_here], updates.td_errors[is_here])
 
     # -- state -----------------------------------------------------------------------------------------------
 

@@ -85,7 +85,6 @@ class ShardView:
 
     :param actor: its handle
     :param statuses: the newest state of each of its processes that is known; the last one is the present process
-    :param epoch: changes with each restart, and when all transitions were replaced by others
     :param since: when the present process was found, in seconds of ``time.monotonic``
     :param is_answering: whether the last request was answered, in time
     :param probe: a request for its state
@@ -93,8 +92,7 @@ class ShardView:
     """
 
     actor: Any
-    statuses: dict[str, ShardStatus] = field(default_factory=dict)
-    epoch: int = 0
+    statuses: list[ShardStatus] = field(default_factory=list)
     since: float = 0.0
     is_answering: bool = True
     probe: Any = None
@@ -103,7 +101,7 @@ class ShardView:
     @property
     def status(self) -> ShardStatus | None:
         """The newest state of the present process, ``None`` until it has answered."""
-        return next(reversed(self.statuses.values()), None)
+        return self.statuses[-1] if self.statuses else None
 
     @property
     def mass(self) -> float:
@@ -119,7 +117,7 @@ class ShardView:
     @property
     def n_lost(self) -> int:
         """Number of transitions that restarts have lost."""
-        return sum(max(ended.n_transitions - new.n_restored, 0) for ended, new in pairwise(self.statuses.values()))
+        return sum(max(ended.n_transitions - new.n_restored, 0) for ended, new in pairwise(self.statuses))
 
 
 class ShardGroup:
@@ -180,34 +178,29 @@ class ShardGroup:
             logger.warning("%s", message)
         raise ShardTimeout(message)
 
-    def update(self, view: ShardView, status: ShardStatus, requested_at: float = 0.0) -> bool:
-        """Record the state in a reply, unless a newer one is known; return whether it is of the present process.
+    def update(self, view: ShardView, status: ShardStatus, requested_at: float = 0.0) -> None:
+        """Record the state in a reply, unless a newer one is known.
 
-        Replies of an earlier process may arrive after those of a later one, and those to other writers are older than
-        what is known.
+        Replies of an earlier process may arrive after those of a later one, and those to writers are older than what is
+        known.
 
-        :param requested_at: when the reply was requested; 0 if that is not known
+        :param requested_at: when the reply was requested; 0 if that is not known, for replies to writers
         """
-        known, previous = view.statuses.get(status.incarnation), view.status
-        if known is None or status.number > known.number:
-            view.statuses[status.incarnation] = status
-        if previous is None or previous.incarnation == status.incarnation:
-            return True
-        if known is not None and requested_at <= view.since:
-            return False
-        view.statuses[status.incarnation] = view.statuses.pop(status.incarnation)  # the last one
-        view.epoch += 1
+        for index, known in enumerate(view.statuses):
+            if known.incarnation == status.incarnation:
+                if status.number > known.number:
+                    view.statuses[index] = status
+                return
+        if requested_at <= view.since:  # of an earlier process
+            return
+        view.statuses.append(status)
+        if len(view.statuses) == 1:
+            return
         view.since = time.monotonic()
         self.send(view, "resize", self.rows)  # its constructor sets default sizes
         logger.warning(
             "shard %d was restarted; restarts have lost %d of its transitions", self.shards.index(view), view.n_lost
         )
-        return True
-
-    def renumber(self) -> None:
-        """Forget the numbers of all transitions, which were replaced by others."""
-        for view in self.shards:
-            view.epoch += 1
 
     def exclude(self, view: ShardView, error: Exception | None = None) -> None:
         """Make no requests to a shard that has failed, or without an error is late, until it answers again."""
@@ -309,14 +302,14 @@ class ShardGroup:
     @property
     def n_inserted(self) -> int:
         """Number of transitions that all shards have inserted, as far as the learner knows."""
-        return sum(status.n_inserted for view in self.shards for status in view.statuses.values())
+        return sum(status.n_inserted for view in self.shards for status in view.statuses)
 
     @property
     def n_inserted_by(self) -> dict[str, int]:
         """Number of transitions that each writer has inserted, as far as the learner knows."""
         counts: Counter[str] = Counter()
         for view in self.shards:
-            for status in view.statuses.values():
+            for status in view.statuses:
                 counts.update(status.n_inserted_by)
         return counts
 

@@ -50,7 +50,7 @@ def assert_true(
 
 def pipeline_of(buffer: DistributedReplayBuffer, prefetch: int, timeout: float = 60.0) -> SamplePipeline:
     """Return another pipeline for the shards of a buffer."""
-    return SamplePipeline(buffer._group, prefetch, timeout, np.random.default_rng(0), buffer.flush, lambda shard: ())
+    return SamplePipeline(buffer._group, prefetch, timeout, np.random.default_rng(0), buffer.flush, lambda shard: None)
 
 
 def refreshed(buffer: DistributedReplayBuffer) -> None:

@@ -176,10 +176,10 @@ def test_priorities_stay(n_rows: int, where: str, tmp_path: Path) -> None:
         assert sampler_after.new_priority == new_priority
     if n_rows == 30:
         return
-    assert ring.update(numbers, errors) == len(numbers), "numbers of before are those of overwritten transitions"
+    assert ring.update(numbers, errors) == 0, "numbers of before name none of them"
     assert dict(zip(*pairs_of(ring), strict=True)) == after
     encoded = ring.sample(100)
-    assert ring.update(encoded.arrays["numbers"], np.ones(100)) == 0
+    assert ring.update(encoded.arrays["numbers"], np.ones(100)) == 100
     later = dict(zip(*pairs_of(ring), strict=True))
     for action in encoded.arrays["actions"].reshape(-1).tolist():
         assert later[action] == pytest.approx(1.0, rel=1e-5)

@@ -50,8 +50,8 @@ class Sharded:
 
     def update(self, rings: Any, numbers: Any, errors: Any) -> Any:
         """Update priorities, with a request for one transition; return the state after it."""
-        updates = PriorityUpdates(rings, numbers, errors, self.shard.status().incarnation)
-        return self.shard.sample("learner", [1], [updates]).status
+        updates = PriorityUpdates(rings, numbers, errors)
+        return self.shard.sample("learner", [1], updates).status
 
     def numbers(self, n: int = 400, n_envs: int = 1) -> list[int]:
         """Return the numbers of transitions that can be sampled, which are verified."""
@@ -442,7 +442,9 @@ def test_new_transitions_have_the_largest_priority_of_all_rings(where: str, tmp_
     for client in clients:
         client.send(20)
     assert {*priorities(own).values()} == {1.0}
-    rings, number = np.zeros(1, np.int16), np.array([4])
+    arrays = own.batches(5000)[0].arrays
+    chosen = np.flatnonzero(arrays["actions"].reshape(-1) == 4)[:1]
+    rings, number = arrays["rings"][chosen], arrays["numbers"][chosen]
     for number_of_b, error in ((120, 7.0), (121, 0.25)):
         own.update(rings, number, np.array([error]))
         clients[1].send(1)
@@ -452,12 +454,23 @@ def test_new_transitions_have_the_largest_priority_of_all_rings(where: str, tmp_
 def test_updates_precede_the_draws_of_their_request() -> None:
     own = Sharded("vector", sampler=PrioritizedSampler(alpha=1.0, epsilon=0.0))
     own.client().send(20)
-    numbers, errors = np.arange(20), np.where(np.arange(20) == 3, 5.0, 0.0)
-    updates = PriorityUpdates(np.zeros(20, np.int16), numbers, errors, own.shard.status().incarnation)
-    other_process = updates._replace(td_errors=np.ones(20), incarnation="another")
-    [samples] = batches_of(own.shard.sample("learner", [64], [updates, other_process]), "vector", own.codecs)
+    arrays = own.batches(1000)[0].arrays
+    errors = np.where(arrays["actions"].reshape(-1) == 3, 5.0, 0.0)
+    updates = PriorityUpdates(arrays["rings"], arrays["numbers"], errors)
+    [samples] = batches_of(own.shard.sample("learner", [64], updates), "vector", own.codecs)
     assert {*samples.arrays["actions"].reshape(-1).tolist()} == {3}
-    assert own.shard.status().n_skipped_updates == 20
+    assert own.shard.status().n_skipped_updates == 0
+
+
+def test_updates_of_another_process_are_skipped() -> None:
+    old, new = (Sharded("vector", sampler=PrioritizedSampler()) for _ in range(2))
+    new.shard = Shard(new.spec, new.n_rows, None, "run", "create", 1)  # a restarted one has other random numbers
+    for own in (old, new):
+        own.client().send(20)
+    arrays = old.batches(100)[0].arrays
+    mass = new.shard.status().mass
+    assert new.update(arrays["rings"], arrays["numbers"], np.ones(100)).mass == mass
+    assert new.update(arrays["rings"] + 1, arrays["numbers"], np.ones(100)).n_skipped_updates == 200
 
 
 # -- layouts -------------------------------------------------------------------------------------------------
