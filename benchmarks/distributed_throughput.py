@@ -17,6 +17,7 @@ from process_times import cpu_times
 from adapters.ray_buffers import DistributedBuffer, start_ray
 from sb3_compressed.distributed import ReplayWriter
 from sb3_compressed.distributed.encoded_rows import block_of
+from sb3_compressed.distributed.shard import Segment
 from sb3_compressed.step import Step
 
 __all__ = ["SEGMENT_ROWS", "measure_inserts", "measure_throughput"]
@@ -53,8 +54,8 @@ def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurem
             staging.reset()
     result: Measurement = {"nbytes": sum(block.nbytes for block, _ in segments) / len(segments)}
     session, n_transitions = "benchmark", SEGMENT_ROWS * recording.n_envs
-    state = ray.get(shard.open_ring.remote("learner-0", session, recording.n_envs, continues=False))
-    position = state.position
+    n_envs, first = recording.n_envs, 0
+    position = ray.get(shard.open_ring.remote("learner-0", session, n_envs)).position
     sent: set[bytes] = set()
     turn = itertools.cycle(segments)
     for window in WINDOWS:
@@ -65,8 +66,9 @@ def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurem
                 block, needed = next(turn)
                 new = {digest: codec for digest, codec in needed.items() if digest not in sent}
                 sent |= new.keys()
-                replies.append(shard.insert.remote("learner-0", session, position, block, new))
-                position += SEGMENT_ROWS
+                segment = Segment(first, position, block)
+                replies.append(shard.insert.remote("learner-0", session, n_envs, segment, new))
+                first += SEGMENT_ROWS
                 continue
             ray.get(replies.popleft())
             n += n_transitions

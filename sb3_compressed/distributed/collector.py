@@ -82,14 +82,14 @@ class CollectResult(NamedTuple):
     :param episodes: which episodes ended
     :param policy_version: the version of the policy that chose the actions, 0 if none was needed
     :param n_lost: number of transitions that were dropped since a shard did not answer
-    :param statuses: the newest state of each process of the shard that has replied
+    :param status: the state of the shard
     """
 
     n_transitions: int
     episodes: list[EpisodeEnd]
     policy_version: int
     n_lost: int
-    statuses: list[ShardStatus]
+    status: ShardStatus | None
 
 
 class Collector:
@@ -182,7 +182,7 @@ class Collector:
             episodes=episodes,
             policy_version=self._version,
             n_lost=n_lost,
-            statuses=writer.take_statuses(),
+            status=writer.status,
         )
 
     def _step(

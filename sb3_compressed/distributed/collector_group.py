@@ -230,7 +230,7 @@ class CollectorGroup:
         member.n_failures = 0
         self.n_lost += result.n_lost
         assert member.writer is not None
-        self._buffer.record_statuses(member.writer.name, result.statuses)
+        self._buffer.record_status(member.writer.name, result.status)
         return result
 
     def _failed(self, member: Member, call: Call, error: RayError) -> None:

@@ -319,7 +319,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         for _, writer in self._local:
             writer.flush(max(deadline - time.monotonic(), 0))
-            self.record_statuses(writer.name, writer.take_statuses())
+            self.record_status(writer.name, writer.status)
             if writer.n_staged and timeout is None:
                 raise ShardTimeout(
                     f"{writer.shard_name} has not acknowledged {writer.n_staged} transitions for {self._timeout:g} s"
@@ -329,21 +329,21 @@ class DistributedReplayBuffer(ReplayBuffer):
         """Send what was added, without waiting for shards that do not answer."""
         self.flush(SENDING_TIME)
 
-    def record_statuses(self, name: str, statuses: Sequence[ShardStatus]) -> None:
-        """Record the states of a shard in its replies to a writer, ``writer.take_statuses()``.
+    def record_status(self, name: str, status: ShardStatus | None) -> None:
+        """Record the state of a shard in the last reply to a writer, ``writer.status``.
 
         The learner counts transitions of other processes only when it receives such a state, or when it samples.
 
         :param name: the name of the writer
         """
-        for status in statuses:
+        if status is not None:
             self._group.update(self._group.shards[self._registry.writers[name][1]], status)
             self._registry.update()
 
     def _record_local(self) -> None:
         """Record the states in the replies to the writers of this process."""
         for _, writer in self._local:
-            self.record_statuses(writer.name, writer.take_statuses())
+            self.record_status(writer.name, writer.status)
 
     def silent_shards(self) -> list[int]:
         """Return the numbers of the shards that do not answer within the timeout."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,23 +19,10 @@ from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
 from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 
-__all__ = ["NUMBER_BITS", "Ring", "RingState"]
+__all__ = ["NUMBER_BITS", "Ring"]
 
 #: Bits of the number of a transition in its ring.
 NUMBER_BITS = 43
-
-
-class RingState(NamedTuple):
-    """Where a ring is.
-
-    :param row: the row to write next
-    :param n_rows: number of rows of the ring
-    :param is_empty: whether no row is written
-    """
-
-    row: int
-    n_rows: int
-    is_empty: bool
 
 
 class Ring:
@@ -53,10 +40,10 @@ class Ring:
     ) -> None:
         self._spec, self._rng = spec, rng
         self.buffer = spec.ring(n_rows, n_envs, **storage)
-        #: The writer that may append, as it named itself; empty if it must open the ring first.
+        #: The writer that may append, as it named itself; empty if this process has not heard of it.
         self.session = ""
-        #: Number of rows that it has appended.
-        self.position = 0
+        #: Number of rows that it has inserted.
+        self.n_inserted = 0
         self._renumber()
 
     @property
@@ -74,11 +61,6 @@ class Ring:
     def n_envs(self) -> int:
         """Number of environments."""
         return self.buffer.n_envs
-
-    @property
-    def state(self) -> RingState:
-        """Where it is."""
-        return RingState(int(self.buffer.pos), self.n_rows, is_empty=not self.buffer.size())
 
     @property
     def n_transitions(self) -> int:
@@ -115,7 +97,7 @@ class Ring:
         :param max_updated: the largest priority that was updated in all rings of the shard; new transitions have at
             least this
         :raises OSError: if the folder cannot be written; the ring is then as it was, unless it has fewer rows than
-            these: then the writer must open it again
+            these
         """
         sampler = self.buffer.sampler
         if isinstance(sampler, PrioritizedSampler):
@@ -125,10 +107,9 @@ class Ring:
             append_rows(self.buffer, rows)
         except BaseException:
             if self.buffer.pos != before:
-                self.session = ""
                 self._renumber()
             raise
-        self.position += rows.values["n_rows"]
+        self.n_inserted += rows.values["n_rows"]
         self._end += rows.values["n_rows"]
 
     def truncate(self) -> None:
@@ -144,7 +125,7 @@ class Ring:
             buffer.flush()
 
     def reset(self) -> None:
-        """Remove all transitions; the writer must open the ring again."""
+        """Remove all transitions."""
         self.buffer.reset()
         self._renumber()
         self.session = ""

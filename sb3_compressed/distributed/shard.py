@@ -33,7 +33,7 @@ from sb3_compressed.distributed.checkpoint_manifest import POSITIVE, SavedRing, 
 from sb3_compressed.distributed.codec_exchange import CodecExchange
 from sb3_compressed.distributed.encoded_rows import require_fitting
 from sb3_compressed.distributed.ray_session import is_restarted
-from sb3_compressed.distributed.ring import Ring, RingState
+from sb3_compressed.distributed.ring import Ring
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
@@ -44,13 +44,13 @@ from sb3_compressed.storage.log import newest_segment_digest
 
 __all__ = [
     "InsertReply",
-    "OpenReply",
     "PriorityUpdates",
     "SampleReply",
     "SaveReply",
+    "Segment",
     "Shard",
     "ShardStatus",
-    "UnknownWriter",
+    "WriterPosition",
     "WriterReplaced",
     "require_version",
 ]
@@ -64,10 +64,6 @@ N_KEPT_CODECS = 64
 LOCK_TIMEOUT = 30.0
 #: The same for a shard that Ray restarts after a node was lost, whose processes may not have noticed yet.
 RESTART_LOCK_TIMEOUT = 120.0
-
-
-class UnknownWriter(LookupError):
-    """A shard does not know a writer, or its last segment was another one; the writer must open its ring first."""
 
 
 class WriterReplaced(RuntimeError):
@@ -105,24 +101,29 @@ class ShardStatus(NamedTuple):
     n_inserted_by: dict[str, int]
 
 
-class OpenReply(NamedTuple):
-    """Where a writer continues.
+class WriterPosition(NamedTuple):
+    """Where a writer is in its ring, after the segments that were stored.
 
-    :param position: the number of rows that it has inserted, which is counted from when this process knows it
-    :param is_known: whether this process has known it before
+    :param incarnation: the process of the shard
+    :param row: the row to write next
+    :param n_rows: number of rows of the ring
     """
 
-    position: int
-    is_known: bool
-    ring: RingState
-    status: ShardStatus
+    incarnation: str
+    row: int
+    n_rows: int
 
 
 class InsertReply(NamedTuple):
-    """The acknowledgement of a segment."""
+    """The acknowledgement of a segment, or of a ring that was opened.
 
-    ring: RingState
+    :param position: where the writer continues
+    :param is_dropped: whether the segment was dropped, since it is unknown whether an earlier process has stored it
+    """
+
+    position: WriterPosition
     status: ShardStatus
+    is_dropped: bool = False
 
 
 class SampleReply(NamedTuple):
@@ -145,6 +146,21 @@ class SaveReply(NamedTuple):
 
     rings: dict[str, SavedRing]
     status: ShardStatus
+
+
+class Segment(NamedTuple):
+    """Rows of a writer.
+
+    :param first: the number of rows that the writer has inserted before
+    :param position: where it is, as the last reply says
+    :param block: the packed block of :func:`.block_of`
+    :param after_gap: whether rows before these were lost, so that episodes do not continue
+    """
+
+    first: int
+    position: WriterPosition
+    block: PackedBlock
+    after_gap: bool = False
 
 
 class PriorityUpdates(NamedTuple):
@@ -308,81 +324,95 @@ class Shard:
             self._rings[name].resize(rows[name])
 
     def reset(self) -> None:
-        """Remove all transitions. Writers must open their rings again."""
+        """Remove all transitions."""
         for ring in self._rings.values():
             ring.reset()
 
-    def open_ring(self, name: str, session: str, n_envs: int, *, continues: bool) -> OpenReply:
-        """Open the ring of a writer, which is created if there is none.
+    def open_ring(self, name: str, session: str, n_envs: int) -> InsertReply:
+        """Open the ring of a new writer, which is created if there is none; running episodes are truncated.
 
         :param name: the name of the writer
         :param session: names this writer; another one of the same name cannot insert any more
         :param n_envs: number of environments of the writer
-        :param continues: whether the writer continues episodes that it has begun; otherwise, they are truncated
         :raises ValueError: if the ring has another number of environments
-        :raises WriterReplaced: if the writer continues, but another one has opened the ring
         """
-        self.status()  # raises if it cannot be used
+        ring = self._ring(name, n_envs)
+        if ring.session != session:
+            ring.truncate()
+            ring.session, ring.n_inserted = session, 0
+        return self._reply(ring)
+
+    def _ring(self, name: str, n_envs: int) -> Ring:
+        """Return the ring of a writer.
+
+        :raises ValueError: if it has another number of environments
+        """
+        self.status()  # raises if the shard cannot be used
         ring = self._rings.get(name)
         if ring is None:
             ring = self._include(name, self._new_ring(name, n_envs, "overwrite"))
             self._save_rings()
         if ring.n_envs != n_envs:
             raise ValueError(f"the ring of {name!r} has {ring.n_envs} environments, the writer has {n_envs}")
-        is_known = ring.session == session
-        if not is_known:
-            if continues and ring.session:
-                raise WriterReplaced(f"another writer of the name {name!r} has taken over the ring")
-            if not continues:
-                ring.truncate()
-            ring.session, ring.position = session, 0
-        return OpenReply(ring.position, is_known, ring.state, self.status())
+        return ring
+
+    def _reply(self, ring: Ring, *, is_dropped: bool = False) -> InsertReply:
+        position = WriterPosition(self._incarnation, int(ring.buffer.pos), ring.n_rows)
+        return InsertReply(position, self.status(), is_dropped)
 
     def insert(
-        self,
-        name: str,
-        session: str,
-        position: int,
-        block: PackedBlock,
-        codecs: Mapping[bytes, Codec],
-        *,
-        after_gap: bool = False,
+        self, name: str, session: str, n_envs: int, segment: Segment, codecs: Mapping[bytes, Codec]
     ) -> InsertReply:
         """Append a segment to the ring of a writer; return when it is stored, in the folder if there is one.
 
-        :param name: the name of the writer
-        :param session: as for :meth:`open_ring`
-        :param position: the number of rows that the writer has inserted before, from that of :meth:`open_ring` on. A
-            segment that was stored before is acknowledged
-        :param block: the packed block of :func:`.block_of`
+        A segment that was stored before is acknowledged again.
+
+        :param name: as for :meth:`open_ring`, and so are ``session`` and ``n_envs``
         :param codecs: those that the writer has not sent yet
-        :param after_gap: whether rows before these were lost, so that episodes do not continue
-        :raises UnknownWriter: if the ring was not opened by this writer, or the position does not follow the last one
+        :raises WriterReplaced: if another writer has opened the ring
         :raises MissingCodec: if the shard has forgotten a codec that was sent before; nothing is stored then
         :raises ValueError: if the block does not fit the ring
         :raises OSError: if the folder cannot be written; nothing is stored then
         """
-        ring = self._rings.get(name)
-        if ring is None or ring.session != session:
-            raise UnknownWriter(f"{name!r} must open its ring first")
+        ring = self._ring(name, n_envs)
+        if ring.session not in ("", session):
+            raise WriterReplaced(f"another writer of the name {name!r} has taken over the ring")
         self._codecs.receive(codecs)
-        rows = Block.unpack(block, self._codecs)
+        rows = Block.unpack(segment.block, self._codecs)
         require_fitting(rows, ring.buffer)
         n_rows = rows.values["n_rows"]
-        if position != ring.position:
-            if position + n_rows != ring.position:
-                raise UnknownWriter(f"{name!r} must continue after {ring.position} rows, got {position}")
-            return InsertReply(ring.state, self.status())  # it was stored, and the acknowledgement lost
+        if ring.session:
+            is_stored: bool | None = ring.n_inserted == segment.first + n_rows
+        else:
+            is_stored = self._is_stored(ring, segment.position, n_rows)
+            ring.session, ring.n_inserted = session, segment.first + n_rows * bool(is_stored)
+        if is_stored is not False:
+            return self._reply(ring, is_dropped=is_stored is None)
+        if ring.n_inserted != segment.first:
+            raise ValueError(f"{name!r} must continue after {ring.n_inserted} rows, got {segment.first}")
         for stream, layout in rows.values["layouts"].items():
             if layout is not None:
                 self._layouts.setdefault(stream, layout)
         self._share_layouts()
-        if after_gap:
+        if segment.after_gap:
             ring.truncate()
         ring.append(rows, max(each.max_updated for each in self._rings.values()))
         self._n_inserted_by[name] += n_rows * ring.n_envs
-        self._n_bytes_inserted += block.nbytes
-        return InsertReply(ring.state, self.status())
+        self._n_bytes_inserted += segment.block.nbytes
+        return self._reply(ring)
+
+    def _is_stored(self, ring: Ring, last: WriterPosition, n_rows: int) -> bool | None:
+        """Return whether an earlier process has stored a segment; ``None`` if that is unknown.
+
+        :param last: where its writer was before
+        """
+        if last.incarnation == self._incarnation or not ring.n_transitions:
+            return False
+        n_new = (ring.buffer.pos - last.row) % ring.n_rows
+        n_expected = n_rows % ring.n_rows
+        if ring.n_rows != last.n_rows or n_new not in (0, n_expected) or not n_expected:
+            return None
+        return bool(n_new)
 
     # -- sampling --------------------------------------------------------------------------------------------
 
@@ -503,7 +533,7 @@ class Shard:
         return SaveReply(rings, self.status())
 
     def load_checkpoint(self, rings: Mapping[str, tuple[Path, int]], rows: Mapping[str, int]) -> dict[str, int]:
-        """Replace all rings by those that were saved. Writers must open their rings again.
+        """Replace all rings by those that were saved.
 
         :param rings: the folder and the number of environments of each ring, by the name of its writer
         :param rows: as for :meth:`resize`

@@ -80,4 +80,4 @@ def write(buffer: DistributedReplayBuffer, kind: str, writers: dict[str, Any], n
             for number in range(begin, begin + n):
                 transition(kind, number).add_to(writer)
             writer.flush()
-            buffer.record_statuses(writer.name, writer.take_statuses())
+            buffer.record_status(writer.name, writer.status)

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from ray.exceptions import WorkerCrashedError
 
-from sb3_compressed.distributed.shard import InsertReply, OpenReply, SampleReply, SaveReply, Shard
+from sb3_compressed.distributed.shard import InsertReply, SampleReply, SaveReply, Shard
 
 #: The variable with the folder in which files name the points to die at. Processes of actors inherit it.
 DEATHS = "DEATHS_OF_SHARDS"
@@ -61,7 +61,7 @@ def _is_at(point: str, shard: Shard | None = None) -> None:
         assert shard is not None
         shard._incarnation = uuid.uuid4().hex
         for ring in shard._rings.values():
-            ring.session, ring.position = "", 0
+            ring.session, ring.n_inserted = "", 0
         raise WorkerCrashedError
     if number == signal.SIGSTOP:
         stopped = file.with_suffix(".stopped")
@@ -80,7 +80,7 @@ def _dying_copytree(source: Path, target: Path, *, copy: Any = shutil.copytree, 
 class DyingShard(Shard):
     """A shard that dies, or stops, before or after it has run a method."""
 
-    def open_ring(self, *args: Any, **kwargs: Any) -> OpenReply:
+    def open_ring(self, *args: Any, **kwargs: Any) -> InsertReply:
         """Die before or after a ring is opened."""
         _is_at("open", self)
         reply = super().open_ring(*args, **kwargs)

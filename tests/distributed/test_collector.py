@@ -57,12 +57,10 @@ class LocalWriter:
         self.buffer = cls(1000, env.observation_space, env.action_space, "cpu", env.num_envs)
         self.add = self.buffer.add
 
+    status: ShardStatus | None = None
+
     def flush(self) -> None:
         """Do nothing, as nothing is on its way."""
-
-    def take_statuses(self) -> list[ShardStatus]:
-        """Return nothing, as there is no shard."""
-        return []
 
 
 class Uniform(BasePolicy):

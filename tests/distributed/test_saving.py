@@ -207,7 +207,7 @@ def test_writers_that_began_after_the_save_continue(single: DistributedReplayBuf
     add_with(writer, 20)
     single.load_checkpoint(tmp_path)
     add_with(writer, 10)
-    single.record_statuses(writer.name, writer.take_statuses())
+    single.record_status(writer.name, writer.status)
     single.save_checkpoint(tmp_path)
     rings = read_manifest(tmp_path).rings
     assert rings is not None

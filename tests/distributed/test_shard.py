@@ -16,7 +16,7 @@ from distributed.stopped import full_disk
 from sb3_compressed import StorageError
 from sb3_compressed.distributed.checkpoint_manifest import ring_folder
 from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.shard import PriorityUpdates, Shard, UnknownWriter, WriterReplaced
+from sb3_compressed.distributed.shard import PriorityUpdates, Shard, WriterReplaced
 from sb3_compressed.errors import MissingCodec
 from sb3_compressed.samplers import PrioritizedSampler
 
@@ -80,14 +80,14 @@ def test_a_segment_that_is_sent_again_is_stored_once(where: str, tmp_path: Path)
     own = sharded("images", where, tmp_path)
     client = own.client()
     first, second = client.segment(10), client.segment(5)
-    assert client.insert(first).ring == (10, 100, False)
+    assert client.insert(first).position[1:] == (10, 100)
     for _ in range(3):
         client.insert(first)
-    assert client.insert(second).ring.row == 15
+    assert client.insert(second).position.row == 15
     client.insert(second)
     assert content(own.shard) == [*range(15)]
     assert own.shard.status().n_inserted == 15
-    with pytest.raises(UnknownWriter, match="must continue after 15 rows, got 0"):
+    with pytest.raises(ValueError, match="must continue after 15 rows, got 0"):
         client.insert(first)
     assert content(own.shard) == [*range(15)]
 
@@ -98,7 +98,7 @@ def test_a_segment_after_a_missing_one_is_refused(n_rows: int) -> None:
     client = own.client()
     client.send(1)
     _, second = client.segment(1), client.segment(1)
-    with pytest.raises(UnknownWriter, match="must continue after 1 rows, got 2"):
+    with pytest.raises(ValueError, match="must continue after 1 rows, got 2"):
         client.insert(second)
     assert content(own.shard) == [0]
 
@@ -107,15 +107,34 @@ def test_the_same_writer_continues_where_it_is() -> None:
     own = Sharded("vector", 10)
     client = own.client()
     client.send(7, 8)
-    lost = client.segment(3)
-    client.insert(lost)
-    opened = client.open(continues=True)
-    assert (opened.position, opened.is_known) == (18, True)
     own.shard.resize({"w": 4})
-    opened = client.open(continues=True)
-    assert (opened.position, opened.is_known, opened.ring.n_rows) == (18, True, 4)
     client.send(3)
-    assert content(own.shard) == [17, 18, 19, 20]
+    assert content(own.shard) == [14, 15, 16, 17]
+    own.shard.reset()
+    client.send(3)
+    assert content(own.shard) == [18, 19, 20]
+
+
+@pytest.mark.parametrize("is_resized", [False, True])
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_segment_is_sent_to_a_restarted_shard(is_resized: bool, is_stored: bool, tmp_path: Path) -> None:
+    """It is unknown whether it was stored if the ring has another size."""
+    own = Sharded("vector", folder=tmp_path / "shard")
+    client = own.client()
+    client.send(7)
+    segment, position = client.segment(3), client.position
+    if is_stored:
+        client.insert(segment)
+    if is_resized:
+        own.shard.resize({"w": 50})
+    own.shard.close()
+    own.shard = client.shard = own.opened()
+    client.position = position
+    assert client.insert(segment).is_dropped == is_resized
+    assert content(own.shard) == [*range(7 if is_resized and not is_stored else 10)]
+    client.n_inserted -= 3 * is_resized
+    client.send(2)
+    assert content(own.shard)[-3:] == [6 if is_resized and not is_stored else 9, 10, 11]
 
 
 def test_another_writer_takes_over_a_ring() -> None:
@@ -124,15 +143,13 @@ def test_another_writer_takes_over_a_ring() -> None:
     first.send(5)
     second = own.client(first=1000)
     segment = first.segment(2)
-    with pytest.raises(UnknownWriter, match="'w' must open its ring first"):
-        first.insert(segment)
     with pytest.raises(WriterReplaced, match="another writer of the name 'w' has taken over the ring"):
-        first.open(continues=True)
+        first.insert(segment)
     second.send(2)
     assert content(own.shard) == [0, 1, 2, 3, 4, 1000, 1001]
     first.open()  # a new one of this name
     first.send(1)
-    with pytest.raises(UnknownWriter):
+    with pytest.raises(WriterReplaced):
         second.insert(second.segment(2))
 
 
@@ -170,13 +187,9 @@ def test_rings_of_version_0_2_have_equal_rows(tmp_path: Path) -> None:
     again.close()
 
 
-def test_writers_must_open_their_rings() -> None:
+def test_rings_keep_their_number_of_environments() -> None:
     own = Sharded("vector")
-    client = Client(own.shard, own.spec, "vector", "other")
-    with pytest.raises(UnknownWriter, match="'other' must open its ring first"):
-        client.insert(client.segment(2))
-    client.n_envs = 2
-    client.open()
+    client = own.client("other", 2)
     client.n_envs = 3
     with pytest.raises(ValueError, match="the ring of 'other' has 2 environments, the writer has 3"):
         client.open()
@@ -191,10 +204,10 @@ def test_missing_codecs_are_reported() -> None:
     client.shard = other.shard
     client.open()
     with pytest.raises(MissingCodec) as caught:
-        client.insert(segment._replace(position=0, codecs={}))
+        client.insert(segment._replace(first=0, codecs={}))
     assert set(caught.value.digests) <= segment.codecs.keys()
     assert not other.shard.status().n_transitions
-    client.insert(segment._replace(position=0))
+    client.insert(segment._replace(first=0))
     assert content(other.shard) == [*range(80, 90)]
 
 
@@ -216,9 +229,6 @@ def test_episodes_do_not_continue_after_a_gap(how: str, where: str, tmp_path: Pa
         if where == "folder" and how == "reopened":
             own.shard.close()
             own.shard = client.shard = own.opened()
-            assert not client.open(continues=True).is_known
-        else:
-            assert client.open(continues=True).is_known
         client.send(5)
     [samples] = own.batches(400)
     rewards = rewards_of(samples)
@@ -246,9 +256,8 @@ def test_a_restarted_shard_continues_with_its_folder(tmp_path: Path) -> None:
         assert again.rings() == {"a": (2, 120), "b/c": (1, 20)}
         again.close()
     own.shard = clients[0].shard = own.opened("another run")
-    opened = clients[0].open(continues=True)
-    assert (opened.is_known, opened.position, opened.ring) == (False, 0, (10, 60, False))
     clients[0].send(3)
+    assert clients[0].position[1:] == (13, 60)
     assert content(own.shard, "a") == [*range(2 * 13, 2 * 73)]
 
 
@@ -311,7 +320,7 @@ def test_the_folder_of_another_run_is_refused_or_overwritten(tmp_path: Path) -> 
     with pytest.raises(StorageError, match="contains a shard; pass storage_mode='resume'"):
         refused.status()
     with pytest.raises(StorageError, match="contains a shard"):
-        refused.open_ring("w", "s", 1, continues=False)
+        refused.open_ring("w", "s", 1)
     assert content(own.opened()) == [*range(30)]
     replaced = own.opened("another run", "overwrite")
     assert replaced.status().n_transitions == 0

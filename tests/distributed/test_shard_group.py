@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 
@@ -120,7 +119,7 @@ def test_what_was_inserted_and_lost_is_counted_exactly(local_ray: None) -> None:
 
 def test_errors_of_calls_without_a_result_are_counted(pair: DistributedReplayBuffer) -> None:
     n_failed = pair.statistics().n_failed
-    pair._group.send(pair.shards[0], "insert", "nobody", "session", 0, np.zeros(8, np.uint8), {})
+    pair._group.send(pair.shards[0], "open_ring", "learner-0", "session", 99)
     pair._group.refresh_all()
 
     def is_counted() -> bool:
