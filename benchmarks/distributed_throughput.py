@@ -49,8 +49,7 @@ def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurem
         step.add_to(staging)
         if staging.full:
             block = block_of(staging, np.arange(SEGMENT_ROWS))
-            codecs = {codec for batch in block.batches.values() for codec in batch.codecs}
-            segments.append((block.pack(), {_digest(codec): codec for codec in codecs}))
+            segments.append((block.pack(), block.codecs))
             staging.reset()
     result: Measurement = {"nbytes": sum(block.nbytes for block, _ in segments) / len(segments)}
     session, n_transitions = "benchmark", SEGMENT_ROWS * recording.n_envs
@@ -77,12 +76,6 @@ def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurem
         result.setdefault("cpu", {})[f"{window} ahead"] = {role: used[role] / n for role in used}
     buffer.close()
     return result
-
-
-def _digest(codec: Any) -> bytes:
-    from sb3_compressed.arrays.payload_batch import codec_digest
-
-    return codec_digest(codec)
 
 
 class PlaybackCollector:

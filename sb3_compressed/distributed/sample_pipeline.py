@@ -15,7 +15,7 @@ import ray
 from numpy.typing import NDArray
 
 from sb3_compressed.distributed.block import Block
-from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES
 from sb3_compressed.distributed.shard import PriorityUpdates
 from sb3_compressed.distributed.shard_group import PATIENCE, ShardGroup
@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between attempts while there is nothing to sample.
 PAUSE = 0.1
-#: Codecs that are kept although no block refers to them.
-N_KEPT_CODECS = 1024
 
 
 class Part(NamedTuple):
@@ -97,7 +95,7 @@ class SamplePipeline:
         self._group, self._timeout, self._rng, self._send_staged = group, timeout, rng, send_staged
         self._prefetch = prefetch
         self._session = uuid.uuid4().hex
-        self._codecs = CodecExchange(N_KEPT_CODECS)
+        self._codecs = CodecCache()
         #: What was requested ahead, and the batches of the round before that were not returned yet.
         self._rounds: deque[list[Request]] = deque()
         self._batches: deque[list[Part]] = deque()

@@ -30,7 +30,7 @@ from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import Codec
 from sb3_compressed.distributed.block import Block, PackedBlock
 from sb3_compressed.distributed.checkpoint_manifest import POSITIVE, SavedRing, ring_folder
-from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.distributed.encoded_rows import require_fitting
 from sb3_compressed.distributed.ray_session import is_restarted
 from sb3_compressed.distributed.ring import Ring
@@ -58,8 +58,6 @@ __all__ = [
 RINGS = "rings.json"
 #: The group of methods that return while another one is running.
 HEALTH = "health"
-#: Codecs of earlier writers that are kept although no payload refers to them.
-N_KEPT_CODECS = 64
 #: Seconds to wait for the lock of a folder, which a killed process may still have for a moment.
 LOCK_TIMEOUT = 30.0
 #: The same for a shard that Ray restarts after a node was lost, whose processes may not have noticed yet.
@@ -221,7 +219,7 @@ class Shard:
         #: Number of rows of rings, also of those that are not opened yet.
         self._rows: dict[str, int] = {}
         self._n_inserted_by: Counter[str] = Counter()
-        self._codecs = CodecExchange(N_KEPT_CODECS)
+        self._codecs = CodecCache()
         self._layouts: dict[str, FrameLayout] = {}
         self._learner, self._sent = "", set[bytes]()
         self._n_sampled = self._n_bytes_inserted = self._n_bytes_sampled = 0
@@ -440,9 +438,8 @@ class Shard:
         drawn = self._drawn(rings, masses / total, counts)
         drawn.values["total"] = total
         block = drawn.pack()
-        used = {self._codecs.add(codec) for batch in drawn.batches.values() for codec in batch.codecs}
-        new = self._codecs.present(used - self._sent)
-        self._sent |= used
+        new = {digest: codec for digest, codec in drawn.codecs.items() if digest not in self._sent}
+        self._sent |= new.keys()
         self._n_sampled += n
         self._n_bytes_sampled += block.nbytes
         return SampleReply(block, new, self.status())

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import ray
 
-from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.interrupts import deferred_interrupts
@@ -177,10 +176,9 @@ class ReplayWriter:
         """Send the rows that were added; no segment is on its way."""
         n_rows = staging.size()
         block = block_of(staging, np.arange(n_rows))
-        codecs = {codec_digest(codec): codec for batch in block.batches.values() for codec in batch.codecs}
         segment = Segment(self._n_inserted, self._position, block.pack(), self._has_gap)
         with deferred_interrupts():  # so that no row is sent twice
-            self._call, self._has_gap = Call(n_rows, segment, codecs), False
+            self._call, self._has_gap = Call(n_rows, segment, block.codecs), False
             staging.reset()
             self._submit(self._call)
 

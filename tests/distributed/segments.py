@@ -13,7 +13,7 @@ from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.codecs import Codec
 from sb3_compressed.distributed import shard
 from sb3_compressed.distributed.block import Block, PackedBlock
-from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.distributed.encoded_rows import block_of
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import InsertReply, SampleReply, Shard
@@ -52,7 +52,6 @@ class Client:
         self.shard, self.kind, self.name, self.n_envs = target, kind, name, n_envs
         self.session = uuid.uuid4().hex
         self.staging: Any = spec.staging(128, n_envs, 1)
-        self.exchange = CodecExchange(8)
         self.n_inserted = 0
         self.next = first
 
@@ -69,8 +68,7 @@ class Client:
         self.next += n_rows
         block = block_of(self.staging, np.arange(n_rows))
         self.staging.reset()
-        digests = [self.exchange.add(codec) for batch in block.batches.values() for codec in batch.codecs]
-        segment = Segment(self.n_inserted, n_rows, block.pack(), self.exchange.present(digests))
+        segment = Segment(self.n_inserted, n_rows, block.pack(), block.codecs)
         self.n_inserted += n_rows
         return segment
 
@@ -134,7 +132,7 @@ def _split(values: dict[str, Any]) -> Samples:
     return found
 
 
-def batches_of(reply: SampleReply, kind: str, codecs: CodecExchange) -> list[Samples]:
+def batches_of(reply: SampleReply, kind: str, codecs: CodecCache) -> list[Samples]:
     """Decode the batches that :meth:`.Shard.sample` returned."""
     codecs.receive(reply.codecs)
     assert reply.block is not None

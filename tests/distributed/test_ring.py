@@ -14,7 +14,7 @@ from distributed.emitted import NUMBERS, SPACES, sb3_buffer, transition
 from distributed.segments import Client, assert_emitted, samples_of, spec_of
 from sb3_compressed import CompressedDictReplayBuffer, CompressedNStepReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.distributed.block import Block
-from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.distributed.ring import Ring
 from sb3_compressed.persistence.buffer_state import named_arrays
 from sb3_compressed.samplers import PrioritizedSampler
@@ -33,7 +33,7 @@ class Source:
     def __init__(self, ring: Ring, kind: str, n_envs: int = 2, **options: Any) -> None:
         self.ring, self.kind = ring, kind
         self.client = Client(None, spec_of(kind, **options), kind, n_envs=n_envs)
-        self.codecs = CodecExchange(8)
+        self.codecs = CodecCache()
         self.added: list[Any] = []
 
     def append(self, *lengths: int) -> None:

@@ -15,7 +15,7 @@ from distributed.segments import Client, Samples, assert_emitted, batches_of, re
 from distributed.stopped import full_disk
 from sb3_compressed import StorageError
 from sb3_compressed.distributed.checkpoint_manifest import ring_folder
-from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.distributed.shard import PriorityUpdates, Shard, WriterReplaced
 from sb3_compressed.errors import MissingCodec
 from sb3_compressed.samplers import PrioritizedSampler
@@ -35,7 +35,7 @@ class Sharded:
         self.kind, self.folder, self.n_rows, self.run = kind, folder, n_rows, run
         self.spec = spec_of(kind, **options)
         self.shard = self.opened()
-        self.codecs = CodecExchange(8)
+        self.codecs = CodecCache()
 
     def opened(self, run: str | None = None, mode: Any = "create") -> Shard:
         return Shard(self.spec, self.n_rows, self.folder, run or self.run, mode, 0)

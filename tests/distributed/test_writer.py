@@ -15,7 +15,7 @@ from distributed.emitted import add_to, transition
 from distributed.segments import batches_of, rewards_of, spec_of
 from distributed.stopped import full_disk, short_timeout, stopped, until
 from sb3_compressed.arrays.payload_batch import codec_digest
-from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, new_actor
 from sb3_compressed.distributed.shard import WriterReplaced
 from sb3_compressed.distributed.writer import ReplayWriter
@@ -127,7 +127,7 @@ def test_codecs_that_a_shard_does_not_have_are_sent(memory: Any) -> None:
     assert (writer.n_acknowledged, writer.n_lost) == (160, 0)
     assert content(memory, "codecs") == [*range(160)]
     reply = ray.get(memory.sample.remote("learner", [200]))
-    batches_of(reply, "images", CodecExchange(8))
+    batches_of(reply, "images", CodecCache())
 
 
 def test_rings_may_be_resized_at_any_time(memory: Any) -> None:
@@ -180,7 +180,7 @@ def test_a_shard_with_a_folder_has_everything(folder: Any, point: str, caplog: p
     assert content(folder, name) == [*range(100)], "nothing twice, and everything acknowledged"
     assert point == "open" or "is repeated after" in caplog.text
     # Episodes continue.
-    [samples] = batches_of(ray.get(folder.sample.remote(name, [3000])), "vector", CodecExchange(8))
+    [samples] = batches_of(ray.get(folder.sample.remote(name, [3000])), "vector", CodecCache())
     rewards = rewards_of(samples)
     for number in range(90):
         if not {number, number + 1} & {36, 73} and number in rewards:
