@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -104,21 +103,6 @@ class Manifest:
                 problem = "is missing" if digest is None else "was changed or damaged since it was saved"
                 raise CorruptStorage(f"{path}, with {ring.n_transitions} transitions of {name!r}, {problem}")
         return {name: paths[name] for name in self.rings}
-
-    def verify_loaded(self, folder: Path, n_transitions: Mapping[str, int], rows: Mapping[str, int]) -> None:
-        """Verify that shards have loaded all transitions that were saved and that fit.
-
-        :param n_transitions: how many of each ring were loaded, by the name of its writer
-        :param rows: the number of rows of each ring now
-        :raises CorruptStorage: if a ring has another number of transitions
-        """
-        for name, ring in (self.rings or {}).items():
-            expected = min(ring.n_transitions, rows[name] * self.writers[name][0])
-            if n_transitions.get(name) != expected:
-                raise CorruptStorage(
-                    f"{ring_folder(folder / self.cut, name)} should contain {expected} transitions, got "
-                    f"{n_transitions.get(name)}"
-                )
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from os import PathLike
@@ -363,7 +362,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._local = []
         self._updates.clear()
         self._group.call("reset")
-        self._registry.reset()
+        self._registry.replace(self._registry.writers, {})
+        self._group.resize(self._registry.rows)
         self._group.refresh_all()
 
     # -- sampling --------------------------------------------------------------------------------------------
@@ -459,7 +459,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     @property
     def n_skipped_updates(self) -> int:
         """How many updates of priorities were skipped, since their transitions were overwritten or lost."""
-        return sum(status.n_skipped_updates for view in self._group.shards for status in view.statuses)
+        return sum(status.n_skipped_updates for view in self._group.shards for status in view.statuses.values())
 
     @property
     def shards(self) -> list[ShardView]:
@@ -471,14 +471,14 @@ class DistributedReplayBuffer(ReplayBuffer):
     def statistics(self) -> DistributedStatistics:
         """Return the state of the buffer, as far as this process knows."""
         group, pipeline = self._group, self._pipeline
-        statuses = [status for view in group.shards for status in view.statuses]
+        statuses = [status for view in group.shards for status in view.statuses.values()]
         return DistributedStatistics(
             n_transitions=self.n_transitions,
             n_inserted=group.n_inserted,
             n_sampled=self.n_sampled,
             n_lost=sum(view.n_lost for view in group.shards) + sum(writer.n_lost for _, writer in self._local),
             n_restarts=sum(view.n_restarts for view in group.shards),
-            n_failed=pipeline.n_failed + group.n_failed,
+            n_failed=pipeline.n_failed,
             n_late=pipeline.n_late,
             n_bytes_inserted=sum(status.n_bytes_inserted for status in statuses),
             n_bytes_sampled=sum(status.n_bytes_sampled for status in statuses),
@@ -574,19 +574,18 @@ class DistributedReplayBuffer(ReplayBuffer):
             name: (n_envs, present.get(name, (0, shard))[1] % n_shards)
             for name, (n_envs, shard) in manifest.writers.items()
         }
-        rings: list[dict[str, tuple[Path, int]]] = [{} for _ in range(n_shards)]
+        sizes = {name: ring.n_transitions for name, ring in (manifest.rings or {}).items()}
+        rings: list[dict[str, tuple[Path, int, int | None]]] = [{} for _ in range(n_shards)]
         for name, source in saved.items():
             n_envs, shard = writers[name]
-            rings[shard][name] = source, n_envs
-        sizes = {name: ring.n_transitions for name, ring in (manifest.rings or {}).items()}
+            rings[shard][name] = source, n_envs, sizes.get(name)
         self._registry.replace(writers, sizes)
         rows = self._registry.rows
         self._pipeline.discard()
         self._updates.clear()
         self._group.rows = rows
         self._local = []
-        loaded = self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
-        manifest.verify_loaded(path, dict(ChainMap(*loaded)), rows)
+        self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
 
 
 def _remove_names(options: dict[str, Any]) -> None:

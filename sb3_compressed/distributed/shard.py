@@ -35,7 +35,7 @@ from sb3_compressed.distributed.encoded_rows import require_fitting
 from sb3_compressed.distributed.ray_session import is_restarted
 from sb3_compressed.distributed.ring import Ring
 from sb3_compressed.distributed.ring_spec import RingSpec
-from sb3_compressed.errors import StorageError
+from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checked_json import read_object, write_object
@@ -529,13 +529,14 @@ class Shard:
             rings[name] = SavedRing(ring.n_transitions, digest)
         return SaveReply(rings, self.status())
 
-    def load_checkpoint(self, rings: Mapping[str, tuple[Path, int]], rows: Mapping[str, int]) -> dict[str, int]:
+    def load_checkpoint(self, rings: Mapping[str, tuple[Path, int, int | None]], rows: Mapping[str, int]) -> None:
         """Replace all rings by those that were saved.
 
-        :param rings: the folder and the number of environments of each ring, by the name of its writer
+        :param rings: of each ring, by the name of its writer, the folder, the number of environments, and the number of
+            transitions, ``None`` if that was not saved
         :param rows: as for :meth:`resize`
-        :return: the number of transitions of each ring
         :raises StorageError: if a folder does not contain such a ring
+        :raises CorruptStorage: if it lacks transitions
         :raises OSError: if the folder of this shard cannot be written; it then contains some of these rings
         """
         for ring in self._rings.values():
@@ -543,7 +544,7 @@ class Shard:
                 ring.buffer.close()
         self._rows, self._rings, self._layouts = dict(rows), {}, {}
         self._save_rings()  # so that a process that is killed before it has loaded all of them begins without any
-        for name, (folder, n_envs) in rings.items():
+        for name, (folder, n_envs, size) in rings.items():
             if self._folder is None:
                 ring = Ring(self._spec, rows[name], n_envs, {}, self._rng)
                 ring.load(folder)
@@ -553,11 +554,13 @@ class Shard:
                 shutil.copytree(folder, target, copy_function=shutil.copyfile)
                 target.chmod(target.stat().st_mode | stat.S_IRWXU)  # checkpoints may be read-only
                 ring = self._new_ring(name, n_envs, "resume")
+            expected = ring.n_transitions if size is None else min(size, rows[name] * n_envs)
+            if ring.n_transitions != expected:
+                raise CorruptStorage(f"{folder} should contain {expected} transitions, got {ring.n_transitions}")
             self._include(name, ring).truncate()  # what follows is from another episode
         self._save_rings()
         if isinstance(self._error, OSError):
             self._error = None
-        return {name: ring.n_transitions for name, ring in self._rings.items()}
 
     def close(self) -> None:
         """Flush and release the folder."""

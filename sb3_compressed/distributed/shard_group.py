@@ -26,7 +26,6 @@ from sb3_compressed.distributed.ray_session import (
     ACTOR_FAILURES,
     free_resources,
     new_actor,
-    summary,
 )
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import SaveReply, Shard, ShardStatus
@@ -92,7 +91,7 @@ class ShardView:
     """
 
     actor: Any
-    statuses: list[ShardStatus] = field(default_factory=list)
+    statuses: dict[str, ShardStatus] = field(default_factory=dict)
     since: float = 0.0
     is_answering: bool = True
     probe: Any = None
@@ -101,7 +100,7 @@ class ShardView:
     @property
     def status(self) -> ShardStatus | None:
         """The newest state of the present process, ``None`` until it has answered."""
-        return self.statuses[-1] if self.statuses else None
+        return next(reversed(self.statuses.values()), None)
 
     @property
     def mass(self) -> float:
@@ -117,7 +116,7 @@ class ShardView:
     @property
     def n_lost(self) -> int:
         """Number of transitions that restarts have lost."""
-        return sum(max(ended.n_transitions - new.n_restored, 0) for ended, new in pairwise(self.statuses))
+        return sum(max(ended.n_transitions - new.n_restored, 0) for ended, new in pairwise(self.statuses.values()))
 
 
 class ShardGroup:
@@ -135,10 +134,6 @@ class ShardGroup:
         #: Number of rows of each ring.
         self.rows: dict[str, int] = {}
         self._timeout = options.timeout
-        #: Number of calls that have failed whose results nobody needs.
-        self.n_failed = 0
-        #: Calls whose results nobody needs: the number of the shard, the method, and the reference to its result.
-        self._unreceived: list[tuple[int, str, Any]] = []
         folder = options.folder
         if folder is not None:
             _require_no_more_shards(folder, options.n_shards)
@@ -167,16 +162,11 @@ class ShardGroup:
         :raises ShardTimeout: if they do not begin for minutes, such as if no node has the resources that they request
         """
         pings = [view.actor.ping.remote() for view in self.shards]
-        for timeout in (self._timeout, START_TIME):
-            _, missing = ray.wait(pings, num_returns=len(pings), timeout=timeout)
-            if not missing:
-                return
-            message = (
-                f"{len(missing)} of {len(pings)} shards did not start in {timeout:g} s with "
+        if missing := ray.wait(pings, num_returns=len(pings), timeout=START_TIME)[1]:
+            raise ShardTimeout(
+                f"{len(missing)} of {len(pings)} shards did not start in {START_TIME:g} s with "
                 f"ray_options={dict(options)}; of the cluster, {free_resources()} are free"
             )
-            logger.warning("%s", message)
-        raise ShardTimeout(message)
 
     def update(self, view: ShardView, status: ShardStatus, requested_at: float = 0.0) -> None:
         """Record the state in a reply, unless a newer one is known.
@@ -186,16 +176,14 @@ class ShardGroup:
 
         :param requested_at: when the reply was requested; 0 if that is not known, for replies to writers
         """
-        for index, known in enumerate(view.statuses):
-            if known.incarnation == status.incarnation:
-                if status.number > known.number:
-                    view.statuses[index] = status
-                return
-        if requested_at <= view.since:  # of an earlier process
+        known, previous = view.statuses.get(status.incarnation), view.status
+        if known is None or status.number > known.number:
+            view.statuses[status.incarnation] = status
+        if previous is None or previous.incarnation == status.incarnation:
             return
-        view.statuses.append(status)
-        if len(view.statuses) == 1:
+        if known is not None and requested_at <= view.since:
             return
+        view.statuses[status.incarnation] = view.statuses.pop(status.incarnation)  # the last one
         view.since = time.monotonic()
         self.send(view, "resize", self.rows)  # its constructor sets default sizes
         logger.warning(
@@ -232,7 +220,6 @@ class ShardGroup:
 
         :param timeout: seconds to wait for them
         """
-        self._receive_errors()
         waiting = [view for view in self.shards if view.probe is not None]
         if not waiting:
             return
@@ -257,20 +244,8 @@ class ShardGroup:
         self.update(view, status, requested_at)
 
     def send(self, view: ShardView, method: str, *args: Any) -> None:
-        """Call a method whose result nobody needs; :meth:`poll` logs and counts its errors."""
-        self._unreceived.append((self.shards.index(view), method, getattr(view.actor, method).remote(*args)))
-
-    def _receive_errors(self) -> None:
-        """Log and count the errors of calls whose results nobody needs."""
-        if not self._unreceived:
-            return
-        replies = [reply for _, _, reply in self._unreceived]
-        ready = {*ray.wait(replies, num_returns=len(replies), timeout=0)[0]}
-        for index, method, reply in self._unreceived:
-            if reply in ready and (error := _received(reply)[1]) is not None:
-                self.n_failed += 1
-                logger.warning("shard %d failed in %s(): %s", index, method, summary(error))
-        self._unreceived = [each for each in self._unreceived if each[2] not in ready]
+        """Call a method whose result nobody needs; Ray prints its errors."""
+        getattr(view.actor, method).remote(*args)
 
     def refresh_all(self) -> None:
         """Wait for the state of all shards."""
@@ -302,14 +277,14 @@ class ShardGroup:
     @property
     def n_inserted(self) -> int:
         """Number of transitions that all shards have inserted, as far as the learner knows."""
-        return sum(status.n_inserted for view in self.shards for status in view.statuses)
+        return sum(status.n_inserted for view in self.shards for status in view.statuses.values())
 
     @property
     def n_inserted_by(self) -> dict[str, int]:
         """Number of transitions that each writer has inserted, as far as the learner knows."""
         counts: Counter[str] = Counter()
         for view in self.shards:
-            for status in view.statuses:
+            for status in view.statuses.values():
                 counts.update(status.n_inserted_by)
         return counts
 
@@ -342,7 +317,6 @@ class ShardGroup:
                 if isinstance(error, RayTaskError):
                     _raise_cause(error)
             if late:
-                self._unreceived += [(index, method, replies[index]) for index in late]
                 names = ", ".join(f"shard {index}" for index in late)
                 raise ShardTimeout(f"{names} did not answer {method}() for {self._timeout:g} s")
             if failed and (not is_repeated or time.monotonic() > deadline):

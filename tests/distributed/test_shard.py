@@ -13,7 +13,7 @@ from chi_square import assert_frequencies
 from distributed.emitted import SPACES
 from distributed.segments import Client, Samples, assert_emitted, batches_of, rewards_of, spec_of
 from distributed.stopped import full_disk
-from sb3_compressed import StorageError
+from sb3_compressed import CorruptStorage, StorageError
 from sb3_compressed.distributed.checkpoint_manifest import ring_folder
 from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.distributed.shard import PriorityUpdates, Shard, WriterReplaced
@@ -288,7 +288,7 @@ def test_a_load_that_fails_leaves_no_earlier_transitions(tmp_path: Path, is_flus
     (tmp_path / "cut").mkdir()
     saved.shard.save_checkpoint(tmp_path / "newest", tmp_path / "cut")
     saved.shard.close()
-    rings = {name: (ring_folder(tmp_path / "cut", name), 2) for name in ("w", "x")}
+    rings = {name: (ring_folder(tmp_path / "cut", name), 2, 60) for name in ("w", "x")}
     for limit in (1 << each for each in range(0, 30, 2)):
         own = Sharded("images", folder=tmp_path / str(limit))
         own.client("w", first=500).send(40)
@@ -308,6 +308,9 @@ def test_a_load_that_fails_leaves_no_earlier_transitions(tmp_path: Path, is_flus
         own.shard.load_checkpoint(rings, {"w": 100, "x": 100})
         assert own.shard.rings() == {"w": (2, 60), "x": (2, 60)}
         own.shard.close()
+    with pytest.raises(CorruptStorage, match="should contain 61"):
+        own.shard.load_checkpoint({"w": (*rings["w"][:2], 61)}, {"w": 100})
+    own.shard.load_checkpoint(rings, {"w": 100, "x": 100})
     assert limit > 2000
     assert own.shard.rings() == {"w": (2, 60), "x": (2, 60)}
 

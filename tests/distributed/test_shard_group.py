@@ -115,15 +115,3 @@ def test_what_was_inserted_and_lost_is_counted_exactly(local_ray: None) -> None:
     found = buffer.statistics()
     assert (found.n_inserted, found.n_lost, found.n_transitions, found.n_restarts) == (700, 264, 436, 1)
     buffer.close()
-
-
-def test_errors_of_calls_without_a_result_are_counted(pair: DistributedReplayBuffer) -> None:
-    n_failed = pair.statistics().n_failed
-    pair._group.send(pair.shards[0], "open_ring", "learner-0", "session", 99)
-    pair._group.refresh_all()
-
-    def is_counted() -> bool:
-        pair._group.refresh(0.1)
-        return pair.statistics().n_failed > n_failed
-
-    until(is_counted)
