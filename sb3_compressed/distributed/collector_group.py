@@ -76,8 +76,6 @@ class CollectorGroup:
     :meth:`poll` for results. If an environment fails, its collector is prepared again; if a process was lost, another
     one takes its place. What it had not returned is lost, counted and logged. None of them blocks the others.
 
-    As a context, it ends all collectors.
-
     :param settings: what all collectors have in common
     :param buffer: receives the transitions
     :param timeout: seconds without a result of any collector after which it is an error
@@ -113,12 +111,6 @@ class CollectorGroup:
 
     def _new_actor(self) -> Any:
         return new_actor(Collector, self._options)
-
-    def __enter__(self) -> CollectorGroup:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     # -- start and restarts ----------------------------------------------------------------------------------
 
@@ -175,8 +167,8 @@ class CollectorGroup:
             self._progress_at = time.monotonic()
         member.calls.append(Call(reply, n_steps * self.n_envs))
 
-    def poll(self, timeout: float = 0.0) -> list[tuple[Member, CollectResult]]:
-        """Return the results that have arrived, each with its collector.
+    def poll(self, timeout: float = 0.0) -> list[CollectResult]:
+        """Return the results that have arrived.
 
         :param timeout: seconds to wait for one
         :raises RuntimeError: if the environments of a collector fail, or its process is lost, repeatedly; if its node
@@ -188,7 +180,7 @@ class CollectorGroup:
         replies = [member.calls[0].reply for member in self.members if member.calls]
         if replies:
             ray.wait(replies, timeout=min(timeout, self._timeout))
-        results: list[tuple[Member, CollectResult]] = []
+        results: list[CollectResult] = []
         members = self.members
         while heads := {member.calls[0].reply: member for member in members if member.calls}:
             ready, _ = ray.wait(list(heads), num_returns=len(heads), timeout=0)
@@ -196,7 +188,7 @@ class CollectorGroup:
             for member in members:
                 result = self._receive(member)
                 if result is not None:
-                    results.append((member, result))
+                    results.append(result)
         self._require_progress()
         return results
 
@@ -260,18 +252,13 @@ class CollectorGroup:
 
     # -- end -------------------------------------------------------------------------------------------------
 
-    def close(self, *, wait: bool = False) -> None:
-        """End all collectors. What they have not sent is lost.
-
-        :param wait: whether to give those without calls in flight a few seconds to close their environments
-        """
+    def close(self) -> None:
+        """End all collectors; those without calls in flight have a few seconds to close their environments."""
         if not ray.is_initialized():  # it has ended them
             self.members = []
             return
-        if wait:
-            replies = [each.actor.close.remote() for each in self.members if each.is_prepared and not each.calls]
-            if replies:
-                ray.wait(replies, num_returns=len(replies), timeout=CLOSING_TIME)
+        if replies := [each.actor.close.remote() for each in self.members if each.is_prepared and not each.calls]:
+            ray.wait(replies, num_returns=len(replies), timeout=CLOSING_TIME)
         for member in self.members:
             ray.kill(member.actor)
         self.members = []

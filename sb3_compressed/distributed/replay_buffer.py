@@ -36,7 +36,7 @@ from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
 from sb3_compressed.distributed.shard import ShardStatus
 from sb3_compressed.distributed.shard_checkpoints import ShardCheckpoints
-from sb3_compressed.distributed.shard_group import ShardGroup, ShardOptions, ShardView
+from sb3_compressed.distributed.shard_group import ShardGroup, ShardOptions
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.distributed.writer_registry import LEARNER, WriterRegistry
 from sb3_compressed.errors import ShardTimeout
@@ -207,7 +207,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._updates = PendingUpdates(options.n_shards)
         rng = np.random.default_rng(rng_seed)
         self._pipeline = SamplePipeline(
-            self._group, prefetch, options.timeout, rng, self._send_staged, self._updates.take
+            self._group, prefetch, options.timeout, rng, lambda: self.flush(SENDING_TIME), self._updates.take
         )
         self._checkpoints = ShardCheckpoints(self._group)
         #: The writers of :meth:`add`, and which environments each gets.
@@ -314,7 +314,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         """
         for shard, view in enumerate(self._group.shards):
             if (updates := self._updates.take(shard)) is not None:
-                self._group.send(view, "update_priorities", updates)
+                view.actor.update_priorities.remote(updates)
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         for _, writer in self._local:
             writer.flush(max(deadline - time.monotonic(), 0))
@@ -323,10 +323,6 @@ class DistributedReplayBuffer(ReplayBuffer):
                 raise ShardTimeout(
                     f"{writer.shard_name} has not acknowledged {writer.n_staged} transitions for {self._timeout:g} s"
                 )
-
-    def _send_staged(self) -> None:
-        """Send what was added, without waiting for shards that do not answer."""
-        self.flush(SENDING_TIME)
 
     def record_status(self, name: str, status: ShardStatus | None) -> None:
         """Record the state of a shard in the last reply to a writer, ``writer.status``.
@@ -380,7 +376,7 @@ class DistributedReplayBuffer(ReplayBuffer):
                 writer.poll()
         self._record_local()
         n_staged = sum(writer.n_staged for _, writer in self._local)
-        return min(self._group.n_transitions + n_staged, self._registry.n_transitions)
+        return min(self._group.n_transitions + n_staged, self.buffer_size * self.n_envs)
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does.
@@ -460,11 +456,6 @@ class DistributedReplayBuffer(ReplayBuffer):
     def n_skipped_updates(self) -> int:
         """How many updates of priorities were skipped, since their transitions were overwritten or lost."""
         return sum(status.n_skipped_updates for view in self._group.shards for status in view.statuses.values())
-
-    @property
-    def shards(self) -> list[ShardView]:
-        """The shards, as far as this process knows them."""
-        return self._group.shards
 
     # -- state -----------------------------------------------------------------------------------------------
 

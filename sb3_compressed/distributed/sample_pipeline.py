@@ -154,7 +154,7 @@ class SamplePipeline:
                 requests.append(Request(shard, reply, of_shard, float(shares[shard]), time.monotonic()))
             else:  # others may have added to it
                 if updates is not None:
-                    self._group.send(view, "update_priorities", updates)
+                    view.actor.update_priorities.remote(updates)
                 self._group.request_status(view)
         return requests
 

@@ -35,7 +35,7 @@ from sb3_compressed.distributed.encoded_rows import require_fitting
 from sb3_compressed.distributed.ray_session import is_restarted
 from sb3_compressed.distributed.ring import Ring
 from sb3_compressed.distributed.ring_spec import RingSpec
-from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.errors import CorruptStorage, ShardUnavailable, StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checked_json import read_object, write_object
@@ -46,7 +46,6 @@ __all__ = [
     "InsertReply",
     "PriorityUpdates",
     "SampleReply",
-    "SaveReply",
     "Segment",
     "Shard",
     "ShardStatus",
@@ -116,12 +115,10 @@ class InsertReply(NamedTuple):
     """The acknowledgement of a segment, or of a ring that was opened.
 
     :param position: where the writer continues
-    :param is_dropped: whether the segment was dropped, since it is unknown whether an earlier process has stored it
     """
 
     position: WriterPosition
     status: ShardStatus
-    is_dropped: bool = False
 
 
 class SampleReply(NamedTuple):
@@ -133,16 +130,6 @@ class SampleReply(NamedTuple):
 
     block: PackedBlock | None
     codecs: dict[bytes, Codec]
-    status: ShardStatus
-
-
-class SaveReply(NamedTuple):
-    """What a shard has saved.
-
-    :param rings: its rings, by the names of their writers
-    """
-
-    rings: dict[str, SavedRing]
     status: ShardStatus
 
 
@@ -354,9 +341,8 @@ class Shard:
             raise ValueError(f"the ring of {name!r} has {ring.n_envs} environments, the writer has {n_envs}")
         return ring
 
-    def _reply(self, ring: Ring, *, is_dropped: bool = False) -> InsertReply:
-        position = WriterPosition(self._incarnation, int(ring.buffer.pos), ring.n_rows)
-        return InsertReply(position, self.status(), is_dropped)
+    def _reply(self, ring: Ring) -> InsertReply:
+        return InsertReply(WriterPosition(self._incarnation, int(ring.buffer.pos), ring.n_rows), self.status())
 
     def insert(
         self, name: str, session: str, n_envs: int, segment: Segment, codecs: Mapping[bytes, Codec]
@@ -380,12 +366,12 @@ class Shard:
         require_fitting(rows, ring.buffer)
         n_rows = rows.values["n_rows"]
         if ring.session:
-            is_stored: bool | None = ring.n_inserted == segment.first + n_rows
+            is_stored = ring.n_inserted == segment.first + n_rows
         else:
             is_stored = self._is_stored(ring, segment.position, n_rows)
-            ring.session, ring.n_inserted = session, segment.first + n_rows * bool(is_stored)
-        if is_stored is not False:
-            return self._reply(ring, is_dropped=is_stored is None)
+            ring.session, ring.n_inserted = session, segment.first + n_rows * is_stored
+        if is_stored:
+            return self._reply(ring)
         if ring.n_inserted != segment.first:
             raise ValueError(f"{name!r} must continue after {ring.n_inserted} rows, got {segment.first}")
         for stream, layout in rows.values["layouts"].items():
@@ -399,18 +385,14 @@ class Shard:
         self._n_bytes_inserted += segment.block.nbytes
         return self._reply(ring)
 
-    def _is_stored(self, ring: Ring, last: WriterPosition, n_rows: int) -> bool | None:
-        """Return whether an earlier process has stored a segment; ``None`` if that is unknown.
+    def _is_stored(self, ring: Ring, last: WriterPosition, n_rows: int) -> bool:
+        """Return whether an earlier process has stored a segment; ``False`` if its ring was resized meanwhile.
 
         :param last: where its writer was before
         """
-        if last.incarnation == self._incarnation or not ring.n_transitions:
+        if last.incarnation == self._incarnation or not ring.n_transitions or ring.n_rows != last.n_rows:
             return False
-        n_new = (ring.buffer.pos - last.row) % ring.n_rows
-        n_expected = n_rows % ring.n_rows
-        if ring.n_rows != last.n_rows or n_new not in (0, n_expected) or not n_expected:
-            return None
-        return bool(n_new)
+        return n_rows % ring.n_rows == (ring.buffer.pos - last.row) % ring.n_rows != 0
 
     # -- sampling --------------------------------------------------------------------------------------------
 
@@ -510,13 +492,17 @@ class Shard:
     def ping(self) -> None:
         """Return while another call is running, such as a long save: this process answers."""
 
-    def save_checkpoint(self, folder: Path, cut: Path) -> SaveReply:
-        """Save all rings, and hard links of the saved state to the folder of a cut.
+    def save_checkpoint(self, folder: Path, cut: Path, incarnation: str) -> dict[str, SavedRing]:
+        """Save all rings, and hard links of the saved state to the folder of a cut; return them by their writers.
 
         :param folder: receives what changed since the last save there
         :param cut: contains the rings of all shards; it must exist, since the learner removes it if a save fails
-        :raises StorageError: if it does not exist any more
+        :param incarnation: the process that the learner knows
+        :raises ShardUnavailable: if this is another one, which may have lost transitions
+        :raises StorageError: if the folder of the cut does not exist any more
         """
+        if incarnation != self._incarnation:
+            raise ShardUnavailable("a shard was restarted, so that the save would lack transitions; try again")
         rings: dict[str, SavedRing] = {}
         for name, ring in self._rings.items():
             ring.buffer.save_latest(ring_folder(folder, name))
@@ -527,7 +513,7 @@ class Shard:
             digest = newest_segment_digest(path)
             assert digest is not None
             rings[name] = SavedRing(ring.n_transitions, digest)
-        return SaveReply(rings, self.status())
+        return rings
 
     def load_checkpoint(self, rings: Mapping[str, tuple[Path, int, int | None]], rows: Mapping[str, int]) -> None:
         """Replace all rings by those that were saved.

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -28,7 +28,7 @@ from sb3_compressed.distributed.ray_session import (
     new_actor,
 )
 from sb3_compressed.distributed.ring_spec import RingSpec
-from sb3_compressed.distributed.shard import SaveReply, Shard, ShardStatus
+from sb3_compressed.distributed.shard import Shard, ShardStatus
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 
@@ -185,7 +185,7 @@ class ShardGroup:
             return
         view.statuses[status.incarnation] = view.statuses.pop(status.incarnation)  # the last one
         view.since = time.monotonic()
-        self.send(view, "resize", self.rows)  # its constructor sets default sizes
+        view.actor.resize.remote(self.rows)  # its constructor sets default sizes
         logger.warning(
             "shard %d was restarted; restarts have lost %d of its transitions", self.shards.index(view), view.n_lost
         )
@@ -243,10 +243,6 @@ class ShardGroup:
         view.probe, view.is_answering = None, True
         self.update(view, status, requested_at)
 
-    def send(self, view: ShardView, method: str, *args: Any) -> None:
-        """Call a method whose result nobody needs; Ray prints its errors."""
-        getattr(view.actor, method).remote(*args)
-
     def refresh_all(self) -> None:
         """Wait for the state of all shards."""
         requested_at = time.monotonic()
@@ -262,7 +258,7 @@ class ShardGroup:
         """Change the number of rows of rings, see :meth:`.Shard.resize`, without waiting for it."""
         self.rows = dict(rows)
         for view in self.shards:
-            self.send(view, "resize", self.rows)
+            view.actor.resize.remote(self.rows)
 
     @property
     def masses(self) -> NDArray[np.float64]:
@@ -280,24 +276,22 @@ class ShardGroup:
         return sum(status.n_inserted for view in self.shards for status in view.statuses.values())
 
     @property
-    def n_inserted_by(self) -> dict[str, int]:
+    def n_inserted_by(self) -> Counter[str]:
         """Number of transitions that each writer has inserted, as far as the learner knows."""
-        counts: Counter[str] = Counter()
-        for view in self.shards:
-            for status in view.statuses.values():
-                counts.update(status.n_inserted_by)
-        return counts
+        counts = (Counter(status.n_inserted_by) for view in self.shards for status in view.statuses.values())
+        return sum(counts, Counter[str]())
 
-    def call(self, method: str, *args: Any, is_repeated: bool = True) -> list[Any]:
+    def call(self, method: str, *args: Any) -> list[Any]:
         """Call a method of all shards, and return the results.
 
-        :param is_repeated: whether to call a shard again that fails, once it was restarted
-        :raises ShardTimeout: if a shard does not answer
-        :raises ShardUnavailable: if one fails, for minutes if the call is repeated
-        """
-        return self.call_each(method, [args] * len(self.shards), is_repeated=is_repeated)
+        A shard that fails is called again when it was restarted.
 
-    def call_each(self, method: str, args: Sequence[tuple[Any, ...]], *, is_repeated: bool = True) -> list[Any]:
+        :raises ShardTimeout: if a shard does not answer
+        :raises ShardUnavailable: if one fails, for minutes
+        """
+        return self.call_each(method, [args] * len(self.shards))
+
+    def call_each(self, method: str, args: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method of all shards as :meth:`call` does.
 
         A call may take longer than the timeout if its shard answers pings meanwhile.
@@ -319,7 +313,7 @@ class ShardGroup:
             if late:
                 names = ", ".join(f"shard {index}" for index in late)
                 raise ShardTimeout(f"{names} did not answer {method}() for {self._timeout:g} s")
-            if failed and (not is_repeated or time.monotonic() > deadline):
+            if failed and time.monotonic() > deadline:
                 index, cause = next(iter(failed.items()))
                 raise ShardUnavailable(f"shard {index} failed in {method}(): {type(cause).__name__}") from cause
             if failed:
@@ -333,16 +327,8 @@ class ShardGroup:
         :raises ShardTimeout: if a shard does not answer
         :raises ShardUnavailable: if one fails, or was restarted since the last state that is known
         """
-        expected = [view.status.incarnation if view.status else None for view in self.shards]
-        requested_at = time.monotonic()
-        replies: list[SaveReply] = self.call("save_checkpoint", folder, cut, is_repeated=False)
-        rings: dict[str, SavedRing] = {}
-        for index, (view, reply) in enumerate(zip(self.shards, replies, strict=True)):
-            self._answered(view, reply.status, requested_at)
-            if reply.status.incarnation != expected[index]:
-                raise ShardUnavailable(f"shard {index} was restarted during save_checkpoint()")
-            rings |= reply.rings
-        return rings
+        args = [(folder, cut, view.status.incarnation if view.status else "") for view in self.shards]
+        return dict(ChainMap(*self.call_each("save_checkpoint", args)))
 
     def _wait(self, replies: Mapping[int, Any]) -> list[int]:
         """Wait for the replies of shards, and return the shards that do not answer for the timeout.

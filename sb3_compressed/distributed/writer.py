@@ -168,8 +168,8 @@ class ReplayWriter:
                 self.name, self.shard_name, self._timeout,
             )  # fmt: skip
         with deferred_interrupts():
-            self._is_late = True
-            self._lose(staging.size())
+            self._is_late = self._has_gap = True
+            self.n_lost += staging.size() * self.n_envs
             staging.reset()
 
     def _pack(self, staging: CompressedReplay) -> None:
@@ -220,22 +220,10 @@ class ReplayWriter:
                 continue
             self.status = reply.status
             with deferred_interrupts():
-                self._acknowledge(call, reply)
+                self._call, self._is_late, self._position = None, False, reply.position
+                self._n_inserted += call.n_rows
+                self.n_acknowledged += call.n_rows * self.n_envs
         return True
-
-    def _acknowledge(self, call: Call, reply: InsertReply) -> None:
-        self._call, self._is_late, self._position = None, False, reply.position
-        if reply.is_dropped:
-            logger.warning("%s: it is unknown whether %d rows were stored, so they are dropped", self.name, call.n_rows)
-            self._lose(call.n_rows)
-        else:
-            self._n_inserted += call.n_rows
-            self.n_acknowledged += call.n_rows * self.n_envs
-
-    def _lose(self, n_rows: int) -> None:
-        """Count rows that are not stored, so that episodes do not continue after them."""
-        self._has_gap = True
-        self.n_lost += n_rows * self.n_envs
 
 
 def _seconds_until(deadline: float | None) -> float | None:

@@ -65,11 +65,6 @@ class WriterRegistry:
         """The number of rows of each ring."""
         return divided(self._capacity, self.writers, self._idle)
 
-    @property
-    def n_transitions(self) -> int:
-        """Number of transitions that fit into all rings."""
-        return sum(n_rows * self.writers[name][0] for name, n_rows in self.rows.items())
-
     def update(self) -> None:
         """Resize rings if other writers are idle than before."""
         if self._group.n_inserted - self._n_checked < self._capacity:

@@ -13,7 +13,8 @@ from unittest.mock import patch
 
 from ray.exceptions import WorkerCrashedError
 
-from sb3_compressed.distributed.shard import InsertReply, SampleReply, SaveReply, Shard
+from sb3_compressed.distributed.checkpoint_manifest import SavedRing
+from sb3_compressed.distributed.shard import InsertReply, SampleReply, Shard
 
 #: The variable with the folder in which files name the points to die at. Processes of actors inherit it.
 DEATHS = "DEATHS_OF_SHARDS"
@@ -99,7 +100,7 @@ class DyingShard(Shard):
         _is_at("sample")
         return super().sample(*args, **kwargs)
 
-    def save_checkpoint(self, *args: Any, **kwargs: Any) -> SaveReply:
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, SavedRing]:
         """Die before or after all rings are saved."""
         _is_at("save")
         reply = super().save_checkpoint(*args, **kwargs)

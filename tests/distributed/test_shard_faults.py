@@ -47,7 +47,7 @@ def test_a_shard_that_dies_is_replaced_by_the_others(
     mortal: DistributedReplayBuffer, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = mortal.statistics()
-    n_restarts = [view.n_restarts for view in mortal.shards]
+    n_restarts = [view.n_restarts for view in mortal._group.shards]
     add_rows(mortal, "images", range(50))
     refreshed(mortal)
     assert shards_in(mortal, mortal.sample(64)) == {0, 1}
@@ -79,7 +79,7 @@ def test_a_shard_that_dies_is_replaced_by_the_others(
     mortal.update_priorities(early.indices, np.ones(64))
     mortal.sample(4)
     refreshed(mortal)
-    dead = 1 if mortal.shards[0].n_restarts == n_restarts[0] else 0
+    dead = 1 if mortal._group.shards[0].n_restarts == n_restarts[0] else 0
     n_of_dead = int((early.indices >> 53 == dead).sum())
     assert mortal.n_skipped_updates == n_skipped + n_of_dead > n_skipped
 
