@@ -28,7 +28,7 @@ from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.distributed.batch_decoding import BatchDecoder
-from sb3_compressed.distributed.checkpoint_manifest import Manifest, read_manifest
+from sb3_compressed.distributed.checkpoint_manifest import read_manifest
 from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS
 from sb3_compressed.distributed.priority_updates import PendingUpdates, numbers_of
 from sb3_compressed.distributed.ray_session import connect
@@ -36,10 +36,10 @@ from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
 from sb3_compressed.distributed.shard import ShardStatus
 from sb3_compressed.distributed.shard_checkpoints import ShardCheckpoints
-from sb3_compressed.distributed.shard_group import ShardGroup, ShardOptions
+from sb3_compressed.distributed.shard_group import MAX_SHARDS, STORAGE_MODES, ShardGroup
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.distributed.writer_registry import LEARNER, WriterRegistry
-from sb3_compressed.errors import ShardTimeout
+from sb3_compressed.errors import ShardTimeout, StorageError
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
 from sb3_compressed.samplers.td_errors import validated_td_errors
@@ -158,6 +158,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     ) -> None:
         for count, value in {
             "buffer_size": buffer_size, "n_envs": n_envs, "n_steps": n_steps, "segment_length": segment_length,
+            "n_shards": n_shards,
         }.items():  # fmt: skip
             validate_integer(count, value, 1)
         validate_integer("prefetch", prefetch, 0)
@@ -165,7 +166,13 @@ class DistributedReplayBuffer(ReplayBuffer):
             raise ValueError("storage='device' is for buffers of one process; shards are in memory or in a folder")
         storage_mode = storage_mode_of(storage_mode, compression)
         _remove_names(compression)
-        options = ShardOptions(n_shards, storage, storage_mode, ray_options or {}, timeout)
+        if n_shards >= MAX_SHARDS:
+            raise ValueError(f"n_shards must be less than {MAX_SHARDS}, got {n_shards}")
+        if not 0 < timeout < float("inf"):
+            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
+        if storage_mode not in STORAGE_MODES:
+            raise StorageError(f"storage_mode must be one of {STORAGE_MODES}, got {storage_mode!r}")
+        folder = None if storage == "memory" else user_path(storage).absolute()
         configured = _validated_sampler(sampler)
         if n_steps > 1 and isinstance(observation_space, spaces.Dict):
             raise ValueError(f"SB3 has no n-step returns for Dict observations, got n_steps={n_steps}")
@@ -192,22 +199,21 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._template = self._spec.staging(1, n_envs, 1)
         self._decoder = BatchDecoder(self._template, self.num_threads)
         connect(address)
-        self._start(options, buffer_size, segment_length, prefetch)
-
-    def _start(self, options: ShardOptions, buffer_size: int, segment_length: int, prefetch: int) -> None:
-        """Start the shards, and divide the buffer among the rings that they have."""
         seed, rng_seed = np.random.randint(2**31, size=2)  # noqa: NPY002  # which SB3 seeds
-        self._group = ShardGroup(options, self._spec, max(buffer_size // self.n_envs, 2), int(seed))
+        self._group = ShardGroup(
+            n_shards, folder, storage_mode, ray_options or {}, timeout, self._spec, max(buffer_size // n_envs, 2),
+            int(seed),
+        )  # fmt: skip
         if self._group.n_transitions > buffer_size:
             warn_user(
-                f"the shards of {options.storage} contain {self._group.n_transitions} transitions, but "
+                f"the shards of {storage} contain {self._group.n_transitions} transitions, but "
                 f"buffer_size={buffer_size}: the oldest of each writer are removed"
             )
         self._registry = WriterRegistry(self._group, buffer_size, segment_length)
-        self._updates = PendingUpdates(options.n_shards)
+        self._updates = PendingUpdates(n_shards)
         rng = np.random.default_rng(rng_seed)
         self._pipeline = SamplePipeline(
-            self._group, prefetch, options.timeout, rng, lambda: self.flush(SENDING_TIME), self._updates.take
+            self._group, prefetch, timeout, rng, lambda: self.flush(SENDING_TIME), self._updates.take
         )
         self._checkpoints = ShardCheckpoints(self._group)
         #: The writers of :meth:`add`, and which environments each gets.
@@ -551,12 +557,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._require_open()
         path = user_path(folder).absolute()
         manifest = read_manifest(path)
-        self._load(path, manifest)
-        self._checkpoints.record(path, manifest)
-        self._group.refresh_all()
-
-    def _load(self, path: Path, manifest: Manifest) -> None:
-        """Load a checkpoint as :meth:`load_checkpoint` does."""
         saved = manifest.rings_in(path)
         n_shards = len(self._group.shards)
         present = {name: each for name, each in self._registry.writers.items() if not name.startswith(LEARNER)}
@@ -577,6 +577,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._group.rows = rows
         self._local = []
         self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
+        self._checkpoints.record(path, manifest)
+        self._group.refresh_all()
 
 
 def _remove_names(options: dict[str, Any]) -> None:

@@ -127,15 +127,15 @@ class SamplePipeline:
                 # Ctrl-C leaves the round as it was, so that its replies are received again.
                 self._batches.extend(self._receive(self._rounds[0], length))
                 self._rounds.popleft()
-        except BufferNotReady:
-            self._rounds.clear()
-            if sum(part.last - part.first for part in self._last) != batch_size:
+        except Exception as error:
+            self._rounds.clear()  # the next call makes other requests
+            if (
+                not isinstance(error, BufferNotReady)
+                or sum(part.last - part.first for part in self._last) != batch_size
+            ):
                 raise
             logger.warning("no shard has any transitions, so the last batch is returned again")
             return self._last
-        except Exception:
-            self._rounds.clear()  # the next call makes other requests
-            raise
         self._last = self._batches.popleft()
         return self._last
 

@@ -207,7 +207,6 @@ class Shard:
         self._rows: dict[str, int] = {}
         self._n_inserted_by: Counter[str] = Counter()
         self._codecs = CodecCache()
-        self._layouts: dict[str, FrameLayout] = {}
         self._learner, self._sent = "", set[bytes]()
         self._n_sampled = self._n_bytes_inserted = self._n_bytes_sampled = 0
         self._n_skipped_updates = self._n_states = self._n_restored = 0
@@ -278,15 +277,17 @@ class Shard:
         self._share_layouts()
         return ring
 
-    def _share_layouts(self) -> None:
-        """Use the first layout that is known of a stream of observations in all rings, so that batches have one."""
+    def _share_layouts(self, found: Mapping[str, FrameLayout | None] | None = None) -> None:
+        """Use the first layout that is known of a stream of observations in all rings, so that batches have one.
+
+        :param found: the layouts of rows that are about to be appended
+        """
         streams = [stream for ring in self._rings.values() for stream in ring.streams.items()]
+        known = {name: layout for name, layout in (found or {}).items() if layout is not None}
+        known |= {name: array.layout for name, array in reversed(streams) if array.layout is not None}
         for name, array in streams:
-            if array.layout is not None:
-                self._layouts.setdefault(name, array.layout)
-        for name, array in streams:
-            if array.layout is None and name in self._layouts:
-                array.set_layout(self._layouts[name])
+            if array.layout is None and name in known:
+                array.set_layout(known[name])
 
     def _save_rings(self) -> None:
         if self._folder is not None:
@@ -374,10 +375,7 @@ class Shard:
             return self._reply(ring)
         if ring.n_inserted != segment.first:
             raise ValueError(f"{name!r} must continue after {ring.n_inserted} rows, got {segment.first}")
-        for stream, layout in rows.values["layouts"].items():
-            if layout is not None:
-                self._layouts.setdefault(stream, layout)
-        self._share_layouts()
+        self._share_layouts(rows.values["layouts"])
         if segment.after_gap:
             ring.truncate()
         ring.append(rows, max(each.max_updated for each in self._rings.values()))
@@ -445,8 +443,7 @@ class Shard:
         batches = {
             name: PayloadBatch.joined([block.batches[name] for block in blocks], items) for name in blocks[0].batches
         }
-        layouts = {name: self._layouts.get(name) for name in batches}
-        return Block({"counts": list(counts), "layouts": layouts}, arrays, batches)
+        return Block({"counts": list(counts), "layouts": blocks[0].values["layouts"]}, arrays, batches)
 
     def update_priorities(self, updates: PriorityUpdates) -> None:
         """Update the priorities of transitions; those that were overwritten or lost are skipped and counted."""
@@ -528,7 +525,7 @@ class Shard:
         for ring in self._rings.values():
             with contextlib.suppress(OSError):  # its transitions are replaced anyway
                 ring.buffer.close()
-        self._rows, self._rings, self._layouts = dict(rows), {}, {}
+        self._rows, self._rings = dict(rows), {}
         self._save_rings()  # so that a process that is killed before it has loaded all of them begins without any
         for name, (folder, n_envs, size) in rings.items():
             if self._folder is None:

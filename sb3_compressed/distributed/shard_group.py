@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from ray.exceptions import RayTaskError
 
 from sb3_compressed import __version__
-from sb3_compressed.buffers.validation import validate_integer
-from sb3_compressed.common.paths import user_path
 from sb3_compressed.distributed.checkpoint_manifest import SavedRing
 from sb3_compressed.distributed.ray_session import (
     ACTOR_FAILURES,
@@ -30,9 +28,9 @@ from sb3_compressed.distributed.ray_session import (
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import Shard, ShardStatus
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
-from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
+from sb3_compressed.persistence.buffer_storage import StorageMode
 
-__all__ = ["ShardGroup", "ShardOptions", "ShardView"]
+__all__ = ["MAX_SHARDS", "STORAGE_MODES", "ShardGroup", "ShardView"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,34 +46,6 @@ FOLDER = "shard-"
 START_TIME = 120.0
 #: Seconds for which calls of all shards are repeated.
 PATIENCE = 120.0
-
-
-@dataclass(frozen=True)
-class ShardOptions:
-    """How shards are started, see :class:`.DistributedReplayBuffer`.
-
-    :raises ValueError: if a number is out of range, or there is no such mode for shards
-    """
-
-    n_shards: int
-    storage: StorageLocation
-    storage_mode: StorageMode
-    ray_options: Mapping[str, Any]
-    timeout: float
-
-    def __post_init__(self) -> None:
-        validate_integer("n_shards", self.n_shards, 1)
-        if self.n_shards >= MAX_SHARDS:
-            raise ValueError(f"n_shards must be less than {MAX_SHARDS}, got {self.n_shards}")
-        if not 0 < self.timeout < float("inf"):
-            raise ValueError(f"timeout must be a positive number of seconds, got {self.timeout!r}")
-        if self.storage_mode not in STORAGE_MODES:
-            raise StorageError(f"storage_mode must be one of {STORAGE_MODES}, got {self.storage_mode!r}")
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder to store shards in, ``None`` for memory."""
-        return None if self.storage == "memory" else user_path(self.storage).absolute()
 
 
 @dataclass
@@ -122,7 +92,11 @@ class ShardView:
 class ShardGroup:
     """The shards of a distributed buffer.
 
-    :param options: how they are started
+    :param n_shards: number of shards
+    :param folder: to store them in, ``None`` for memory
+    :param mode: what to do if it contains shards
+    :param ray_options: options of their actors
+    :param timeout: seconds after which a shard that does not answer is late
     :param spec: how their rings are constructed
     :param n_rows: number of rows of rings that :meth:`resize` has not named
     :param seed: of their random numbers
@@ -130,26 +104,28 @@ class ShardGroup:
     :raises StorageError: if the folder contains more shards, or shards that are not to be continued
     """
 
-    def __init__(self, options: ShardOptions, spec: RingSpec, n_rows: int, seed: int) -> None:
+    def __init__(
+        self, n_shards: int, folder: Path | None, mode: StorageMode, ray_options: Mapping[str, Any], timeout: float,
+        spec: RingSpec, n_rows: int, seed: int,
+    ) -> None:  # fmt: skip
         #: Number of rows of each ring.
         self.rows: dict[str, int] = {}
-        self._timeout = options.timeout
-        folder = options.folder
+        self._timeout = timeout
         if folder is not None:
-            _require_no_more_shards(folder, options.n_shards)
+            _require_no_more_shards(folder, n_shards)
         run = uuid.uuid4().hex
         self.shards = [
             ShardView(
                 new_actor(
-                    Shard, {"scheduling_strategy": "SPREAD", **options.ray_options}, spec, n_rows,
-                    None if folder is None else folder / f"{FOLDER}{index}", run, options.storage_mode, seed + index,
+                    Shard, {"scheduling_strategy": "SPREAD", **ray_options}, spec, n_rows,
+                    None if folder is None else folder / f"{FOLDER}{index}", run, mode, seed + index,
                     __version__,
                 )
             )
-            for index in range(options.n_shards)
+            for index in range(n_shards)
         ]  # fmt: skip
         try:
-            self._wait_for_start(options.ray_options)
+            self._wait_for_start(ray_options)
             self.refresh_all()  # which raises the errors of their constructors
         except BaseException:
             for view in self.shards:
