@@ -53,7 +53,7 @@ def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurem
             staging.reset()
     result: Measurement = {"nbytes": sum(block.nbytes for block, _ in segments) / len(segments)}
     session, n_transitions = "benchmark", SEGMENT_ROWS * recording.n_envs
-    n_envs, first = recording.n_envs, 0
+    n_envs = recording.n_envs
     position = ray.get(shard.open_ring.remote("learner-0", session, n_envs)).position
     sent: set[bytes] = set()
     turn = itertools.cycle(segments)
@@ -65,9 +65,9 @@ def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurem
                 block, needed = next(turn)
                 new = {digest: codec for digest, codec in needed.items() if digest not in sent}
                 sent |= new.keys()
-                segment = Segment(first, position, block)
+                segment = Segment(position, block)
                 replies.append(shard.insert.remote("learner-0", session, n_envs, segment, new))
-                first += SEGMENT_ROWS
+                position = position._replace(n_inserted=position.n_inserted + SEGMENT_ROWS)
                 continue
             ray.get(replies.popleft())
             n += n_transitions

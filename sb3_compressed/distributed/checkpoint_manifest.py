@@ -32,7 +32,6 @@ __all__ = [
     "new_cut",
     "read_manifest",
     "remove_other_cuts",
-    "remove_other_rings",
     "ring_folder",
 ]
 
@@ -156,14 +155,6 @@ def remove_other_cuts(folder: Path) -> None:
         named = read_manifest(folder).cut
     for path in folder.glob(f"{CUT}*"):
         if path.name != named:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def remove_other_rings(folder: Path, manifest: Manifest) -> None:
-    """Remove the rings in ``newest`` that no shard has any more."""
-    rings = {ring_folder(folder, name).name for name in manifest.rings or {}}
-    for path in (folder / NEWEST).glob("ring-*"):
-        if path.name not in rings:
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -5,7 +5,6 @@ It runs as an actor of Ray, see :class:`.CollectorGroup`, and can be used in the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -78,13 +77,11 @@ class CollectResult(NamedTuple):
 
     :param n_transitions: number of transitions that it collected, and that shards have acknowledged
     :param episodes: which episodes ended
-    :param n_lost: number of transitions that were dropped since a shard did not answer
     :param status: the state of the shard
     """
 
     n_transitions: int
     episodes: list[EpisodeEnd]
-    n_lost: int
     status: ShardStatus | None
 
 
@@ -166,19 +163,12 @@ class Collector:
             raise
 
     def _collect(self, env: VecEnv, writer: ReplayWriter, n_steps: int, n_random_steps: int) -> CollectResult:
-        n_lost = writer.n_lost
         episodes: list[EpisodeEnd] = []
         for step in range(n_steps):
             dones, infos = self._step(env, writer, is_random=step < n_random_steps)
             episodes += episode_ends(dones, infos, step * env.num_envs)
         writer.flush()
-        n_lost = writer.n_lost - n_lost
-        return CollectResult(
-            n_transitions=n_steps * env.num_envs - n_lost,
-            episodes=episodes,
-            n_lost=n_lost,
-            status=writer.status,
-        )
+        return CollectResult(n_steps * env.num_envs, episodes, writer.status)
 
     def _step(
         self, env: VecEnv, writer: ReplayWriter, *, is_random: bool
@@ -192,10 +182,6 @@ class Collector:
         self._observations = observations
         self._explorer.end_episodes(dones)
         return dones, infos
-
-    def pid(self) -> int:
-        """Return the id of the process."""
-        return os.getpid()
 
     def close(self) -> None:
         """Close the environments, after everything was sent."""

@@ -93,7 +93,7 @@ class CollectorGroup:
         self._settings, self._buffer = settings, buffer
         #: Number of environments of each collector, 0 until one is prepared.
         self.n_envs = 0
-        #: Number of transitions that failures have lost, or that were dropped since a shard did not answer.
+        #: Number of transitions that failures have lost.
         self.n_lost = 0
         #: How often collectors were prepared again after a failure.
         self.n_restarts = 0
@@ -149,11 +149,10 @@ class CollectorGroup:
         idle = [each for each in self.members if each.is_prepared and len(each.calls) < max_in_flight]
         return sorted(idle, key=lambda member: len(member.calls))
 
-    def publish(self, weights: Mapping[str, NDArray[Any]]) -> int:
-        """Use these weights of the policy in the following calls, and return the number of this version."""
+    def publish(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Use these weights of the policy in the following calls."""
         self._weights = ray.put(weights)
         self.policy_version += 1
-        return self.policy_version
 
     def submit(self, member: Member, n_steps: int, *, n_random_steps: int = 0) -> None:
         """Call a collector.
@@ -220,7 +219,6 @@ class CollectorGroup:
             self._prepared(member, result)
             return None
         member.n_failures = 0
-        self.n_lost += result.n_lost
         assert member.writer is not None
         self._buffer.record_status(member.writer.name, result.status)
         return result

@@ -8,7 +8,6 @@ callbacks, schedules and logs progress in step with training.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -61,7 +60,7 @@ class CollectorStatistics(NamedTuple):
     :param n_sampled: number of transitions that were sampled
     :param samples_per_insert: how often a transition was sampled on average, not counting those before
         ``learning_starts``; ``None`` until there are others
-    :param n_lost: number of transitions that failures of collectors have lost, or that were dropped
+    :param n_lost: number of transitions that failures of collectors have lost
     :param n_restarts: how often collectors were restarted
     :param policy_version: number of the newest version of the policy
     :param learner_waited: seconds that the learner has waited for collectors
@@ -141,14 +140,12 @@ class RemoteRollouts(ModelLayer):
 
     @property
     def _learning_starts(self) -> int:
-        n: int = math.ceil(self._model.learning_starts)  # users write 1e4, which SB3 accepts
-        return n
+        return int(np.ceil(self._model.learning_starts))  # users write 1e4, which SB3 accepts
 
     @property
     def _n_left(self) -> int:
         """How many transitions the training still lacks; users write ``learn(1e6)``, which SB3 accepts."""
-        n_left: int = math.ceil(self._model._total_timesteps - self._model.num_timesteps)
-        return n_left
+        return int(np.ceil(self._model._total_timesteps - self._model.num_timesteps))
 
     def extend(self, base: type[Any]) -> type[Any]:
         """Return a subclass of an algorithm whose rollouts are remote."""

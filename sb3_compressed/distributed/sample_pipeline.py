@@ -206,12 +206,8 @@ class SamplePipeline:
         """
         expected = [each for each in requests if self._group.shards[each.shard].is_answering]
         if expected:
-            deadline = max(each.requested_at for each in expected) + self._timeout
-            ray.wait(
-                [each.reply for each in expected],
-                num_returns=len(expected),
-                timeout=max(deadline - time.monotonic(), 0),
-            )
+            left = max(each.requested_at for each in expected) + self._timeout - time.monotonic()
+            ray.wait([each.reply for each in expected], num_returns=len(expected), timeout=max(left, 0))
         ready, _ = ray.wait([each.reply for each in requests], num_returns=len(requests), timeout=0)
         return set(ready)
 

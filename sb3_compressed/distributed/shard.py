@@ -104,11 +104,13 @@ class WriterPosition(NamedTuple):
     :param incarnation: the process of the shard
     :param row: the row to write next
     :param n_rows: number of rows of the ring
+    :param n_inserted: number of rows that the writer has inserted
     """
 
     incarnation: str
     row: int
     n_rows: int
+    n_inserted: int
 
 
 class InsertReply(NamedTuple):
@@ -136,13 +138,11 @@ class SampleReply(NamedTuple):
 class Segment(NamedTuple):
     """Rows of a writer.
 
-    :param first: the number of rows that the writer has inserted before
-    :param position: where it is, as the last reply says
+    :param position: where the writer is, as the last reply says
     :param block: the packed block of :func:`.block_of`
     :param after_gap: whether rows before these were lost, so that episodes do not continue
     """
 
-    first: int
     position: WriterPosition
     block: PackedBlock
     after_gap: bool = False
@@ -343,7 +343,8 @@ class Shard:
         return ring
 
     def _reply(self, ring: Ring) -> InsertReply:
-        return InsertReply(WriterPosition(self._incarnation, int(ring.buffer.pos), ring.n_rows), self.status())
+        position = WriterPosition(self._incarnation, int(ring.buffer.pos), ring.n_rows, ring.n_inserted)
+        return InsertReply(position, self.status())
 
     def insert(
         self, name: str, session: str, n_envs: int, segment: Segment, codecs: Mapping[bytes, Codec]
@@ -365,16 +366,16 @@ class Shard:
         self._codecs.receive(codecs)
         rows = Block.unpack(segment.block, self._codecs)
         require_fitting(rows, ring.buffer)
-        n_rows = rows.values["n_rows"]
+        n_rows, n_before = rows.values["n_rows"], segment.position.n_inserted
         if ring.session:
-            is_stored = ring.n_inserted == segment.first + n_rows
+            is_stored = ring.n_inserted == n_before + n_rows
         else:
             is_stored = self._is_stored(ring, segment.position, n_rows)
-            ring.session, ring.n_inserted = session, segment.first + n_rows * is_stored
+            ring.session, ring.n_inserted = session, n_before + n_rows * is_stored
         if is_stored:
             return self._reply(ring)
-        if ring.n_inserted != segment.first:
-            raise ValueError(f"{name!r} must continue after {ring.n_inserted} rows, got {segment.first}")
+        if ring.n_inserted != n_before:
+            raise ValueError(f"{name!r} must continue after {ring.n_inserted} rows, got {n_before}")
         self._share_layouts(rows.values["layouts"])
         if segment.after_gap:
             ring.truncate()
@@ -477,17 +478,14 @@ class Shard:
             dict(self._n_inserted_by),
         )  # fmt: skip
 
-    def pid(self) -> int:
-        """Return the id of the process."""
-        return os.getpid()
-
     def rings(self) -> dict[str, tuple[int, int]]:
         """Return the number of environments and of transitions of each ring by its name."""
         return {name: (ring.n_envs, ring.n_transitions) for name, ring in self._rings.items()}
 
     @ray.method(concurrency_group=HEALTH)
-    def ping(self) -> None:
-        """Return while another call is running, such as a long save: this process answers."""
+    def ping(self) -> int:
+        """Return the id of the process while another call is running, such as a long save: this process answers."""
+        return os.getpid()
 
     def save_checkpoint(self, folder: Path, cut: Path, incarnation: str) -> dict[str, SavedRing]:
         """Save all rings, and hard links of the saved state to the folder of a cut; return them by their writers.

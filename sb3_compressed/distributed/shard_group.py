@@ -73,12 +73,6 @@ class ShardView:
         return next(reversed(self.statuses.values()), None)
 
     @property
-    def mass(self) -> float:
-        """What it contributes to batches, 0 if it does not answer."""
-        status = self.status
-        return 0.0 if status is None or not self.is_answering else status.mass
-
-    @property
     def n_restarts(self) -> int:
         """How often it was restarted."""
         return max(len(self.statuses) - 1, 0)
@@ -238,8 +232,8 @@ class ShardGroup:
 
     @property
     def masses(self) -> NDArray[np.float64]:
-        """What each shard contributes to batches, ``(n_shards,)``."""
-        return np.array([view.mass for view in self.shards])
+        """What each shard contributes to batches, ``(n_shards,)``: 0 if it does not answer."""
+        return np.array([view.status.mass if view.status and view.is_answering else 0.0 for view in self.shards])
 
     @property
     def n_transitions(self) -> int:

@@ -15,7 +15,7 @@ from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.distributed.encoded_rows import block_of
-from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, summary
+from sb3_compressed.distributed.ray_session import ACTOR_FAILURES
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import InsertReply, Segment, ShardStatus
 from sb3_compressed.errors import MissingCodec, ShardTimeout
@@ -42,7 +42,6 @@ class Call:
     codecs: dict[bytes, Codec] = field(default_factory=dict)
     #: The reference to its result, ``None`` if it must be made again.
     reply: Any = None
-    has_failed: bool = False
 
 
 class ReplayWriter:
@@ -102,7 +101,7 @@ class ReplayWriter:
         """
         if self._staging is not None:
             return
-        self._session, self._n_inserted, self._sent = uuid.uuid4().hex, 0, set[bytes]()
+        self._session, self._sent = uuid.uuid4().hex, set[bytes]()
         self._call = Call()
         try:
             if not self._wait(self._timeout):
@@ -176,7 +175,7 @@ class ReplayWriter:
         """Send the rows that were added; no segment is on its way."""
         n_rows = staging.size()
         block = block_of(staging, np.arange(n_rows))
-        segment = Segment(self._n_inserted, self._position, block.pack(), self._has_gap)
+        segment = Segment(self._position, block.pack(), self._has_gap)
         with deferred_interrupts():  # so that no row is sent twice
             self._call, self._has_gap = Call(n_rows, segment, block.codecs), False
             staging.reset()
@@ -211,9 +210,6 @@ class ReplayWriter:
                 if not isinstance(error, (*ACTOR_FAILURES, MissingCodec)):
                     raise
                 self._sent.clear()
-                if not call.has_failed:
-                    call.has_failed = True
-                    logger.warning("%s: a call of %s is repeated after %s", self.name, self.shard_name, summary(error))
                 if deadline is not None and time.monotonic() + PAUSE > deadline:
                     return False
                 time.sleep(PAUSE)
@@ -221,7 +217,6 @@ class ReplayWriter:
             self.status = reply.status
             with deferred_interrupts():
                 self._call, self._is_late, self._position = None, False, reply.position
-                self._n_inserted += call.n_rows
                 self.n_acknowledged += call.n_rows * self.n_envs
         return True
 

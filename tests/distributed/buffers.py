@@ -62,7 +62,7 @@ def refreshed(buffer: DistributedReplayBuffer) -> None:
 
 def pid_of(buffer: DistributedReplayBuffer, shard: int = 0) -> int:
     """Return the process of a shard."""
-    pid: int = ray.get(buffer._group.shards[shard].actor.pid.remote())
+    pid: int = ray.get(buffer._group.shards[shard].actor.ping.remote())
     return pid
 
 

@@ -146,7 +146,7 @@ class ShardsReporter:
                 except ACTOR_FAILURES:
                     self._pids[index] = 0
                 request = None
-            self._requests[index] = view.actor.pid.remote() if request is None else request
+            self._requests[index] = view.actor.ping.remote() if request is None else request
         statistics, views = buffer.statistics(), buffer._group.shards
         return ShardsReport(
             buffer.n_checked, self._pids, [view.status.n_sampled if view.status else 0 for view in views],

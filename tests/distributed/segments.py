@@ -75,7 +75,7 @@ class Client:
     def insert(self, segment: Segment, *, after_gap: bool = False) -> InsertReply:
         """Send a segment."""
         assert self.shard is not None
-        sent = shard.Segment(segment.first, self.position, segment.block, after_gap)
+        sent = shard.Segment(self.position._replace(n_inserted=segment.first), segment.block, after_gap)
         reply = self.shard.insert(self.name, self.session, self.n_envs, sent, segment.codecs)
         self.position = reply.position
         return reply

@@ -50,8 +50,6 @@ GREEDY = ExplorationConfig()
 class LocalWriter:
     """Adds transitions to a buffer in this process, with the interface of writers."""
 
-    n_lost = 0
-
     def __init__(self, env: VecEnv) -> None:
         cls = CompressedDictReplayBuffer if isinstance(env.observation_space, spaces.Dict) else CompressedReplayBuffer
         self.buffer = cls(1000, env.observation_space, env.action_space, "cpu", env.num_envs)

@@ -87,7 +87,7 @@ def collect(group: CollectorGroup, n_steps: int, n_members: int = 1) -> list[Col
 
 
 def pid_of(member: Member) -> int:
-    pid: int = ray.get(member.actor.pid.remote())
+    pid: int = ray.get(member.actor.__ray_call__.remote(lambda _: os.getpid()))
     return pid
 
 
@@ -129,7 +129,8 @@ def test_calls_are_answered_in_their_order_and_use_the_published_policy(buffer: 
         for version, action in ((1, 2), (2, 1)):
             weights = {name: np.zeros_like(array) for name, array in policy_weights(model.policy).items()}
             weights["q_net.q_net.4.bias"][action] = 1
-            assert group.publish(weights) == version
+            group.publish(weights)
+            assert group.policy_version == version
             group.submit(member, 14)  # two episodes
             (result,) = results(group, 1)
             assert [end.info["episode"]["r"] for end in result.episodes[-1:]] == [7 * action]
@@ -235,7 +236,7 @@ def test_a_stopped_shard_that_collectors_wait_for_is_named(local_ray: None) -> N
     with group_of(buffer) as group:
         group.start()
         (member,) = idle(group)
-        pid = ray.get(buffer._group.shards[0].actor.pid.remote())
+        pid = ray.get(buffer._group.shards[0].actor.ping.remote())
         with stopped(pid), short_timeout(1.0, group, buffer):
             group.submit(member, 40, n_random_steps=40)
             with pytest.raises(TimeoutError, match="shard 0"):

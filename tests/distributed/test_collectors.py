@@ -61,7 +61,7 @@ def collectors(make_env: Any = Numbered, n_collectors: int = 1, **options: Any) 
 def pids_of(callback: Collectors) -> set[int]:
     """Return the processes of the collectors."""
     group: Any = callback._rollouts._group  # type: ignore[union-attr]
-    return set(ray.get([member.actor.pid.remote() for member in group.members]))
+    return set(ray.get([member.actor.__ray_call__.remote(lambda _: os.getpid()) for member in group.members]))
 
 
 def assert_ended(model: Any, pids: set[int]) -> None:
@@ -268,7 +268,7 @@ def test_interrupts_of_waits_end_the_collectors(model: Any) -> None:
     assert_ended(model, set())
     for member in members:
         with pytest.raises(ray.exceptions.RayActorError):
-            ray.get(member.actor.pid.remote())
+            ray.get(member.actor.__ray_call__.remote(lambda _: os.getpid()))
 
 
 def test_errors_at_the_start_end_the_collectors(model: Any) -> None:

@@ -89,7 +89,7 @@ def test_a_shard_that_is_stopped_is_left_out_until_it_continues(
 ) -> None:
     add_rows(mortal, "images", range(1000, 1050))
     refreshed(mortal)
-    pids = mortal._group.call("pid")
+    pids = mortal._group.call("ping")
     before, mortal._pipeline = mortal._pipeline, pipeline_of(mortal, 4)
     with stopped(pids[0]), short_timeout(0.5, mortal), caplog.at_level(logging.WARNING):
         for number in range(1050, 1150):
@@ -104,14 +104,14 @@ def test_a_shard_that_is_stopped_is_left_out_until_it_continues(
     mortal._pipeline = before
     refreshed(mortal)
     assert mortal.statistics().n_late > 0 or mortal._pipeline is before
-    assert mortal._group.call("pid") == pids
+    assert mortal._group.call("ping") == pids
 
 
 def test_all_shards_die_at_once(mortal: DistributedReplayBuffer) -> None:
     add_rows(mortal, "images", range(2000, 2050))
     refreshed(mortal)
     mortal.sample(32)
-    for pid in mortal._group.call("pid"):
+    for pid in mortal._group.call("ping"):
         os.kill(pid, signal.SIGKILL)
     mortal._pipeline.discard()
     add_rows(mortal, "images", range(2050, 2061))
