@@ -32,8 +32,8 @@ from sb3_compressed.training.model_layers import ModelLayer, add_layer, layers_o
 
 __all__ = ["CollectorStatistics", "RemoteRollouts", "RolloutOptions"]
 
-#: Seconds after which it is verified that collectors return anything.
-PATIENCE = 30.0
+#: Seconds after which a wait is counted, and it is verified that collectors return anything.
+PATIENCE = 1.0
 #: Number of calls that are made to a collector before the first one has returned.
 MAX_IN_FLIGHT = 2
 
@@ -250,10 +250,10 @@ class RemoteRollouts(ModelLayer):
 
         :param n_due: how many more the rollout needs
         """
-        begin = time.monotonic()
         while len(self._arrivals) < n:
+            begin = time.monotonic()
             self._exchange(n_due, timeout=PATIENCE)
-        self._waited += time.monotonic() - begin
+            self._waited += time.monotonic() - begin
 
     # -- collectors ------------------------------------------------------------------------------------------
 
