@@ -22,7 +22,7 @@ from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameSta
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, selects_all, slot_numbers, split_index
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_store import SlotStore
+from sb3_compressed.arrays.slot_store import SlotOf, SlotStore
 from sb3_compressed.arrays.slots import Slot, accepted_codec, slots_of_pickle
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.common.threads import validate_num_threads
@@ -188,7 +188,8 @@ class CompressedArray(ArrayLike):
         leading_shape = references.shape
         references = references.flatten()  # kernels take no read-only arrays, as those of unwritten ones are
         items = checked_empty((len(references), *self.item_shape), self.dtype)
-        self._decode(references, items, partial(self._index_of_slot, slot_index))
+        slot_of = partial(self._index_of_slot, slot_index)
+        self._store.read_into(items, references, self._encoder, slot_of, self.num_threads)
         items.flags.writeable = basic is None  # views of a read-only array cannot be made writable
         out = items.reshape(leading_shape + self.item_shape)
         if item_index:
@@ -214,11 +215,15 @@ class CompressedArray(ArrayLike):
         :raises MemoryError: if there is not enough memory
         """
         references, slot_of = self._references_at(indices, other, other_indices)
-        if self._store.is_on_device:
-            return self._store.read_tensor(references, self._encoder, self.dtype, slot_of)
-        out = empty((len(references), *self.item_shape), self.dtype)
-        self._decode(references, out, slot_of)
-        return out
+        return self._store.read(references, self._encoder, self.dtype, slot_of, empty, self.num_threads)
+
+    def read_slots(self, references: NDArray[Any], slot_of: SlotOf, *, empty: Empty) -> Any:
+        """Decode the items of slots as :meth:`read` does.
+
+        :param references: references to slots, ``(n,)``
+        :param slot_of: returns the index of the slot at a position among them, for the error
+        """
+        return self._store.read(references, self._encoder, self.dtype, slot_of, empty, self.num_threads)
 
     def payloads(
         self, indices: NDArray[np.int64], other: CompressedArray, other_indices: NDArray[np.int64]
@@ -238,7 +243,7 @@ class CompressedArray(ArrayLike):
         indices: NDArray[np.int64],
         other: CompressedArray | None,
         other_indices: NDArray[np.int64] | None,
-    ) -> tuple[NDArray[Any], Callable[[int], tuple[int, ...]]]:
+    ) -> tuple[NDArray[Any], SlotOf]:
         """Return references to slots, and a function that returns the index of the slot at a position among them."""
         for each in (indices, other_indices):
             if each is not None and each.ndim != 1:  # kernels write as many items as there are indices
@@ -257,23 +262,6 @@ class CompressedArray(ArrayLike):
             return tuple(int(i) for i in np.unravel_index(index % size, shape))
 
         return references, slot_of
-
-    def _decode(self, references: NDArray[Any], out: NDArray[Any], slot_of: Callable[[int], tuple[int, ...]]) -> None:
-        """Decode slots into ``out``.
-
-        :param references: references to the slots, ``(n,)``
-        :param out: C-contiguous array ``(n, *item_shape)``
-        :param slot_of: returns the index of the slot at a position among the references
-        :raises CorruptPayload: if a payload is damaged; the error names its slot
-        """
-        encoder = self._encoder
-        stored = out if out.dtype == encoder.dtype else np.empty(out.shape, encoder.dtype)
-        try:
-            self._store.read(references, encoder.layout, stored, self.num_threads)
-        except CorruptPayload as error:
-            raise CorruptPayload(error.reason, error.index, slot_of(error.index)) from error
-        if stored is not out:
-            out[...] = stored
 
     def _index_of_slot(self, slot_index: tuple[Any, ...], position: int) -> tuple[int, ...]:
         """Return the index of the slot at ``position`` among those that ``slot_index`` selects."""
@@ -429,7 +417,7 @@ class CompressedArray(ArrayLike):
         :raises CorruptPayload: if a payload is damaged; ``index`` is its position
         """
         out = np.empty((len(references), *self.item_shape), self.elem_type)
-        self._decode(references, out, lambda position: (position,))
+        self._store.read_into(out, references, self._encoder, num_threads=self.num_threads)
         return out
 
     def validated_row(self, value: Any) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.codecs.codec import output_bytes
+from sb3_compressed.codecs import Codec
+from sb3_compressed.codecs.codec import UINT8
+from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.common.threads import in_chunks
 from sb3_compressed.errors import CorruptPayload
 
@@ -65,24 +68,17 @@ def decode(
         frames = np.empty((n_payloads, *layout.frame_shape), out.dtype)
     # Frames of overlapping stacks repeat, whole items rarely do. Repeated ones are copied, which is faster.
     done, first, repeated = batch.find_repeated() if n_frames > 1 else (None, None, None)
-    decode_batch = type(codecs[0]).decode_batch
-
-    def decode_part(start: int, end: int) -> None:
-        part = payloads if end - start == n_payloads else payloads[start:end]
-        try:
-            decode_batch(codecs, part, frames[start:end], None if done is None else done[start:end])
-        except CorruptPayload as error:
-            raise CorruptPayload(error.reason, (start + error.index) // n_frames) from error
-
     n_chunks = min(num_threads, frames.nbytes // codecs[0].chunk_nbytes) if codecs[0].is_parallel else 1
-    if n_chunks > 1:
-        distinct = np.arange(n_payloads) if done is None else np.flatnonzero(done == 0)
-        bounds = [*distinct.tolist(), n_payloads]
-        in_chunks(lambda start, end: decode_part(bounds[start], bounds[end]), len(distinct), n_chunks)
-    else:
-        decode_part(0, n_payloads)
+    try:
+        if n_chunks > 1:
+            _decode_in_chunks(codecs, payloads, frames, done, n_chunks)
+        else:
+            type(codecs[0]).decode_batch(codecs, payloads, frames, done)
+    except CorruptPayload as error:
+        raise CorruptPayload(error.reason, error.index // n_frames) from error
+    rows = frames.view(UINT8).reshape(n_payloads, frames.nbytes // n_payloads)
     if repeated is not None and len(repeated):
-        rows, copy_repeated = output_bytes(frames, n_payloads), payload_kernels().copy_repeated
+        copy_repeated = payload_kernels().copy_repeated
         if n_chunks > 1:
             in_chunks(lambda i, j: copy_repeated(repeated[i:j], first, rows), len(repeated), n_chunks)
         else:
@@ -90,8 +86,25 @@ def decode(
     if layout is not None and layout.axis != 0 and n_frames > 1:
         from sb3_compressed.arrays.interleaving_kernels import interleave_frames
 
-        piece = layout.piece * out.itemsize
-        interleave_frames(output_bytes(frames, n_payloads), piece, output_bytes(out, len(out)))
+        items = out.view(UINT8).reshape(len(out), out.nbytes // len(out))
+        interleave_frames(rows, layout.piece * out.itemsize, items)
+
+
+def _decode_in_chunks(
+    codecs: Sequence[Codec], payloads: Payloads, frames: NDArray[Any], done: NDArray[np.uint8] | None, n_chunks: int
+) -> None:
+    """Decode payloads in so many threads; the other arguments are those of :meth:`.Codec.decode_batch`."""
+    distinct = np.arange(len(frames)) if done is None else np.flatnonzero(done == 0)
+    bounds = [*distinct.tolist(), len(frames)]
+
+    def decode_chunk(first: int, last: int) -> None:
+        part = slice(bounds[first], bounds[last])
+        try:
+            type(codecs[0]).decode_batch(codecs, payloads[part], frames[part], None if done is None else done[part])
+        except CorruptPayload as error:
+            raise CorruptPayload(error.reason, bounds[first] + error.index) from error
+
+    in_chunks(decode_chunk, len(distinct), n_chunks)
 
 
 def _decode_mixed(batch: PayloadBatch, layout: FrameLayout | None, out: NDArray[Any], num_threads: int) -> None:

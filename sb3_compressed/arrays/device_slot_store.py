@@ -11,14 +11,14 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.batch_pool import Empty
 from sb3_compressed.arrays.device_decoder import DeviceDecoder, Launch, is_decodable
 from sb3_compressed.arrays.device_log import DeviceLog, device_errors
 from sb3_compressed.arrays.encoding import FrameEncoder
-from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_store import SlotStore
+from sb3_compressed.arrays.slot_store import SlotOf, SlotStore
 from sb3_compressed.arrays.slots import Slot, accepted_codec, slot_n_frames
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.delta import Delta
@@ -60,14 +60,16 @@ class DeviceSlotStore(MemorySlotStore):
         """The memory that it takes on the device, in bytes."""
         return sum(segment.block.numel() for segment in self.log.segments.values())
 
-    def read_tensor(
+    def read(
         self,
         references: NDArray[np.int64],
         encoder: FrameEncoder,
         dtype: np.dtype[Any],
-        slot_of: Callable[[int], tuple[int, ...]],
+        slot_of: SlotOf,
+        empty: Empty,
+        num_threads: int,
     ) -> th.Tensor:
-        """Decode slots on the device; see :meth:`.SlotStore.read_tensor`."""
+        """Decode slots to a tensor on the device; see :meth:`.SlotStore.read`."""
         references, device = np.ascontiguousarray(references), self.log.device
         out = th.empty((len(references), *encoder.item_shape), dtype=torch_dtype(encoder.dtype), device=device)
         with device_errors(out.nbytes, device):
@@ -78,20 +80,26 @@ class DeviceSlotStore(MemorySlotStore):
             return out.to(torch_dtype(dtype))
         return th.from_numpy(out.cpu().numpy().astype(dtype)).to(device)  # as NumPy casts NaN and large numbers
 
-    def read(
-        self, references: NDArray[np.int64], layout: FrameLayout | None, out: NDArray[Any], num_threads: int = 1
+    def read_into(
+        self,
+        out: NDArray[Any],
+        references: NDArray[np.int64],
+        encoder: FrameEncoder,
+        slot_of: SlotOf | None = None,
+        num_threads: int = 1,
     ) -> None:
-        """Decode slots on the device, and copy them to the memory of the process; see :meth:`SlotStore.read`."""
+        """Decode slots on the device, and copy them to the memory of the process; see :meth:`SlotStore.read_into`."""
         references, device = np.ascontiguousarray(references), self.log.device
         n = max(1, MAX_COPIED_NBYTES // max(out.nbytes // max(len(out), 1), 1))
         for first in range(0, len(references), n):
             part = references[first : first + n]
-            items = th.empty((len(part), *out.shape[1:]), dtype=torch_dtype(out.dtype), device=device)
+            items = th.empty((len(part), *out.shape[1:]), dtype=torch_dtype(encoder.dtype), device=device)
             try:
                 with device_errors(items.nbytes, device):
-                    out[first : first + n] = self._decoder.decode_and_wait(part, layout, items)
+                    out[first : first + n] = self._decoder.decode_and_wait(part, encoder.layout, items)
             except CorruptPayload as error:
-                raise CorruptPayload(error.reason, first + error.index) from error
+                index = first + error.index
+                raise CorruptPayload(error.reason, index, None if slot_of is None else slot_of(index)) from error
 
     def gather(self, references: NDArray[np.int64], n_frames: int) -> PayloadBatch:
         """Return the payloads of slots; see :meth:`SlotStore.gather`."""

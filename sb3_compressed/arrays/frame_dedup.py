@@ -91,7 +91,10 @@ class FrameDeduplicator:
             return np.tile(last, (len(n_new), 1))
         payloads = encoder.codec.encode_batch(frames)
         references = store.writer.append(last, n_new, payloads, encoder)
-        self._set_last(store, references[-1])
+        if last is None:
+            self._set_last(store, references[-1])
+        else:
+            last[...] = references[-1]
         previous.is_valid = True  # only now: whatever interrupts this, no row is valid without its payloads
         if encoder.is_trainable:
             self._trainer.observe(encoder, frames, payloads)
@@ -176,7 +179,7 @@ class FrameDeduplicator:
         if self._last is None:
             return None
         items = np.empty((len(self._last), *self.encoder.item_shape), dtype=self.encoder.dtype)  # after unpickling
-        store.read(self._last, self.encoder.layout, items)
+        store.read_into(items, self._last, self.encoder)
         return items
 
     def _detect_layout(self, store: SlotStore, detector: FrameStackDetector, items: NDArray[Any]) -> None:

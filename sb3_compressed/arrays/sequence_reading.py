@@ -62,13 +62,7 @@ def read_sequences(
             sequence, step = divmod(position, rows.shape[1])
             return int(rows[sequence, step]), int(steps.envs[sequence])
 
-        if array.store.is_on_device:
-            values = array.store.read_tensor(references.reshape(-1), array._encoder, array.dtype, slot_of).reshape(
-                shape
-            )
-        else:
-            values = empty(shape, array.dtype)
-            array._decode(references.reshape(-1), values.reshape(-1, *array.shape[2:]), slot_of)
+        values = array.read_slots(references.reshape(-1), slot_of, empty=empty).reshape(shape)
     else:
         values = empty(shape, array.dtype)
         values[...] = array[rows, envs]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,21 +56,6 @@ class SlotReader:
         self._table = (), np.zeros((0, 4), np.int64)
         self._codecs = {address: codec for address, codec in self._codecs.items() if address >> 32 in segments}
 
-    def gather(self, addresses: NDArray[np.int64], n_frames: int, codec: AcceptedCodec | None = None) -> PayloadBatch:
-        """Return the payloads of slots; see :meth:`SlotStore.gather`.
-
-        :param addresses: contiguous, ``(n,)``
-        :param codec: as :attr:`.SlotStore.codec`
-        """
-        located = self.locate(addresses, n_frames, codec)
-        codecs: Sequence[Any] = located.codecs
-        if isinstance(codec, Codec):
-            codecs = [codec] * len(codecs)
-        elif codec is None and None in codecs:
-            index = located.first_slot(codecs.index(None))
-            raise CorruptPayload("it does not name the codec that wrote its payloads", index)
-        return PayloadBatch(codecs, Payloads(located.places, located.owner), n_frames, located.offsets)
-
     def load(self, addresses: NDArray[np.int64], codec: AcceptedCodec | None = None) -> NDArray[Any]:
         """Return slots as objects in memory; payloads that they share are the same objects.
 
@@ -81,26 +66,28 @@ class SlotReader:
         """
         distinct, first, inverse = np.unique(addresses, return_index=True, return_inverse=True)
         try:
-            located = self.locate(distinct, 0, codec)
+            batch = self.gather(distinct, 0, codec)
         except CorruptPayload as error:
             raise CorruptPayload(error.reason, int(first[error.index])) from error
-        _, first, numbers = np.unique(located.places[:, 0], return_index=True, return_inverse=True)
-        objects = [*Payloads(located.places[first], located.owner)]
+        places = batch.payloads.places
+        _, first, numbers = np.unique(places[:, 0], return_index=True, return_inverse=True)
+        objects = [*batch.payloads[first]]
         payloads = [objects[number] for number in numbers.tolist()]
-        codecs = [located.codecs[writer] for writer in located.places[:, 2].tolist()]
+        trained = [each if isinstance(each, TrainableCodec) else None for each in batch.codecs]
+        codecs = [trained[writer] for writer in places[:, 2].tolist()]
         slots = np.empty(len(distinct), dtype=object)
-        for index, (begin, end) in enumerate(pairwise(located.offsets.tolist())):
+        for index, (begin, end) in enumerate(pairwise(batch.offsets.tolist())):
             if begin < end:
                 slots[index] = slot_of(codecs[begin:end], payloads[begin:end])
         loaded: NDArray[Any] = slots[inverse]
         return loaded
 
-    def locate(self, addresses: NDArray[np.int64], n_frames: int, codec: AcceptedCodec | None = None) -> _Located:
-        """Verify slots and their payloads and return where these are.
+    def gather(self, addresses: NDArray[np.int64], n_frames: int, codec: AcceptedCodec | None = None) -> PayloadBatch:
+        """Verify slots, and return their payloads, which stay where they are in the log.
 
         :param addresses: contiguous, ``(n,)``
         :param n_frames: the number of payloads of each slot, unless it has one; 0 for any number
-        :param codec: as :attr:`.SlotStore.codec`
+        :param codec: as :attr:`.SlotStore.codec`; if it is ``None``, so is the codec of payloads that do not name one
         :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
         """
         skipped = self._log.checksum_nbytes
@@ -121,22 +108,26 @@ class SlotReader:
             else:
                 index, offset = problem.tolist()
                 raise CorruptPayload(self._what_is_wrong(result, int(addresses[index]) >> 32, offset, n_frames), index)
-        located = _Located(places[: offsets[-1]], offsets, [], owner)
+        places, codecs = places[: offsets[-1]], []
         for number, address in enumerate(found[:result].tolist()):
-            try:
-                located.codecs.append(self._trained(address, codec))
-            except CorruptStorage as error:  # noqa: PERF203  # there are few
-                index = located.first_slot(number)
-                where = f"{self._log.name(int(addresses[index]) >> 32)}, the slot at byte {addresses[index] & OFFSET}"
-                raise CorruptPayload(f"{where}: {error}", index) from error
-        return located
+            writer: Any = self._codecs.get(address)
+            if type(writer) is not codec:  # otherwise it is one that was read before
+                try:
+                    writer = self._accepted(address, codec)
+                except CorruptStorage as error:
+                    payload = int(np.argmax(places[:, 2] == number))
+                    index = int(np.searchsorted(offsets, payload, side="right")) - 1
+                    slot, name = int(addresses[index]) & OFFSET, self._log.name(int(addresses[index]) >> 32)
+                    raise CorruptPayload(f"{name}, the slot at byte {slot}: {error}", index) from error
+            codecs.append(writer)
+        return PayloadBatch(codecs, Payloads(places, owner), n_frames, offsets)
 
-    def _trained(self, address: int, accepted: AcceptedCodec | None) -> TrainableCodec | None:
-        """Return the trained codec at an address of the log, ``None`` if payloads are of a codec without training.
+    def _accepted(self, address: int, accepted: AcceptedCodec | None) -> Codec | None:
+        """Return the codec that wrote payloads, which name its address in the log unless it is not trainable.
 
         :raises CorruptStorage: if it cannot be read, or is not the one that is accepted
         """
-        codec = (self._codecs.get(address) or self.codec(address)) if address & OFFSET else None
+        codec = self.codec(address) if address & OFFSET else None
         if accepted is None:
             is_accepted, expected = codec is None or isinstance(codec, TrainableCodec), "a trainable codec"
         else:
@@ -144,7 +135,7 @@ class SlotReader:
             is_accepted, expected = type(codec) is accepted if is_trainable else codec is None, accepted.name
         if not is_accepted:
             raise CorruptStorage(f"it is by {'no trainable codec' if codec is None else codec.name}, not by {expected}")
-        return codec  # type: ignore[return-value]
+        return accepted if isinstance(accepted, Codec) else codec
 
     def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
         """Return the memory of all open segments, and the table for the kernel.
@@ -182,23 +173,3 @@ class SlotReader:
         if n_frames and n_payloads not in (0, 1, n_frames):
             return f"it has {n_payloads} payloads, and items have {n_frames} frames"
         return f"{part}, is invalid"
-
-
-class _Located(NamedTuple):
-    """Where the payloads of slots are.
-
-    :ivar places: as for :class:`Payloads`
-    :ivar offsets: as for :class:`PayloadBatch`
-    :ivar codecs: the codecs; ``None`` stands for one that is not trainable
-    :ivar owner: what keeps the memory of the payloads alive
-    """
-
-    places: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    codecs: list[TrainableCodec | None]
-    owner: object
-
-    def first_slot(self, number: int) -> int:
-        """Return the index of the first slot with a payload by a codec."""
-        payload = int(np.argmax(self.places[:, 2] == number))
-        return int(np.searchsorted(self.offsets, payload, side="right")) - 1

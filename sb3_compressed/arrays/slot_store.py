@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.batch_pool import Empty
 from sb3_compressed.arrays.decoding import decode, payload_kernels
 from sb3_compressed.arrays.encoding import FrameEncoder
-from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_log import REFERENCE, SlotLog, slot_kernels
@@ -19,8 +19,12 @@ from sb3_compressed.arrays.slot_reader import SlotReader
 from sb3_compressed.arrays.slot_writer import SlotWriter
 from sb3_compressed.arrays.slots import AcceptedCodec, Slot
 from sb3_compressed.codecs import TrainableCodec
+from sb3_compressed.errors import CorruptPayload
 
-__all__ = ["SlotStore"]
+__all__ = ["SlotOf", "SlotStore"]
+
+SlotOf = Callable[[int], tuple[int, ...]]
+"""Returns the index of the slot at a position of a batch, for errors."""
 
 
 class SlotStore(ABC):
@@ -87,36 +91,53 @@ class SlotStore(ABC):
         return self.writer.write(slots)
 
     def read(
-        self, references: NDArray[np.int64], layout: FrameLayout | None, out: NDArray[Any], num_threads: int = 1
-    ) -> None:
-        """Decode slots.
-
-        :param references: ``(n,)``
-        :param layout: how items are divided into frames; ``None`` if they are not
-        :param out: C-contiguous array ``(n, *item_shape)`` of the dtype that frames were encoded in
-        :param num_threads: the number of threads that may decode
-        :raises CorruptPayload: as :meth:`gather`
-        """
-        decode(self.gather(references, 1 if layout is None else layout.n_frames), layout, out, num_threads)
-
-    def read_tensor(
         self,
         references: NDArray[np.int64],
         encoder: FrameEncoder,
         dtype: np.dtype[Any],
-        slot_of: Callable[[int], tuple[int, ...]],
+        slot_of: SlotOf,
+        empty: Empty,
+        num_threads: int,
     ) -> Any:
-        """Decode slots on the device of the store.
+        """Decode slots for a batch.
 
         :param references: ``(n,)``
         :param encoder: what encoded them
         :param dtype: dtype of the result
-        :param slot_of: returns the index of the slot at a position among the references
-        :return: a new tensor ``(n, *item_shape)`` on the device
-        :raises CorruptPayload: if an earlier batch could not be decoded; the error names its slot
-        :raises MemoryError: if the device has not enough memory
+        :param slot_of: returns the index of the slot at a position among the references, for the error
+        :param empty: allocates memory, as :func:`numpy.empty` does
+        :param num_threads: the number of threads that may decode
+        :return: a new array ``(n, *item_shape)``; a tensor if the store is on a device
+        :raises CorruptPayload: as :meth:`gather`; on a device, if an earlier batch could not be decoded. The error
+            names the slot
+        :raises MemoryError: if there is not enough memory
         """
-        raise NotImplementedError(f"{type(self).__name__} is on no device")
+        out = empty((len(references), *encoder.item_shape), dtype)
+        self.read_into(out, references, encoder, slot_of, num_threads)
+        return out
+
+    def read_into(
+        self,
+        out: NDArray[Any],
+        references: NDArray[np.int64],
+        encoder: FrameEncoder,
+        slot_of: SlotOf | None = None,
+        num_threads: int = 1,
+    ) -> None:
+        """Decode slots into an array; the other arguments are those of :meth:`read`.
+
+        :param out: C-contiguous array ``(n, *item_shape)``
+        :raises CorruptPayload: as :meth:`gather`; the error names the slot
+        """
+        stored = out if out.dtype == encoder.dtype else np.empty(out.shape, encoder.dtype)
+        try:
+            batch = self.reader.gather(np.ascontiguousarray(references), encoder.n_frames, self.codec)
+            decode(batch, encoder.layout, stored, num_threads)
+        except CorruptPayload as error:
+            slot = None if slot_of is None else slot_of(error.index)
+            raise CorruptPayload(error.reason, error.index, slot) from error
+        if stored is not out:
+            out[...] = stored
 
     def gather(self, references: NDArray[np.int64], n_frames: int) -> PayloadBatch:
         """Return the payloads of slots.

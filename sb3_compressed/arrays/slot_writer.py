@@ -123,7 +123,10 @@ class SlotWriter:
                 segment, room, at = log.reserve(nbytes)
                 if segment.number != self._segment:
                     self._begin(segment)
-                codec = self._offset_of(encoder.codec) if encoder.is_trainable else 0
+                codec = 0
+                if encoder.is_trainable:
+                    cached = self._codecs.get(id(encoder.codec))
+                    codec = cached[0] if cached else self._offset_of(encoder.codec)
                 nbytes = kernels.append_rows(
                     previous, n_new, places, codec, n_frames, encoder.newest_first, log.checksum_nbytes, segment.bytes,
                     segment.number, self._segment_id, segment.next_offset, segment.n_slots, room, at, references,

@@ -72,7 +72,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         return self._samples_at(batch_indices, env_indices, env)
 
     def _get_virtual_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
-        transitions = self._transitions_at(batch_indices, env_indices)
+        transitions = self._transitions_at(np.multiply(batch_indices, self.n_envs, dtype=np.int64) + env_indices)
         observations, next_observations = self._read(transitions)
         infos: Any = [{} for _ in batch_indices]
         if self.copy_info_dict:

@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.buffers.arguments import warn_of_time_limits
 from sb3_compressed.buffers.base import Methods
-from sb3_compressed.buffers.observations import as_indices, take
+from sb3_compressed.buffers.observations import take
 from sb3_compressed.buffers.replay import CompressedReplay, Transitions
 
 __all__ = ["CompressedNStepReplayBuffer"]
@@ -57,38 +57,31 @@ class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
             warn_of_time_limits("n-step returns")
         super()._construct_parent(arguments)
 
-    def _transitions_at(
-        self,
-        rows: NDArray[np.int64],
-        envs: NDArray[np.int64],
-        env: VecNormalize | None = None,
-    ) -> Transitions:
-        rows, envs = as_indices(rows), as_indices(envs)
-        steps = self._steps_of_returns(rows, envs)
+    def _transitions_at(self, indices: NDArray[np.int64], env: VecNormalize | None = None) -> Transitions:
+        steps = self._steps_of_returns(indices)
         rewards = self._normalize_reward(take(self.rewards, steps.indices), env)
         is_included = np.arange(self.n_steps) <= steps.last[:, None]
         discounts = self.gamma ** np.arange(self.n_steps, dtype=np.float32)
         returns = (rewards * discounts * is_included).sum(axis=1, keepdims=True)
-        indices = rows * self.n_envs + envs
         return Transitions(
             indices,
-            self._next_indices((rows + steps.last) % self.buffer_size, envs),
+            steps.indices[np.arange(len(indices)), steps.last],
             take(self.actions, indices),
             steps.dones.reshape(-1, 1),
             returns,
             self.gamma ** is_included.sum(axis=1, keepdims=True).astype(np.float32),
         )
 
-    def _steps_of_returns(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> _StepsOfReturns:
-        """Return the steps of the returns of the transitions at some rows and environments."""
+    def _steps_of_returns(self, first: NDArray[np.int64]) -> _StepsOfReturns:
+        """Return the steps of the returns of the transitions at some flat indices, ``(batch_size,)``."""
         n_envs = self.n_envs
-        indices = (rows[:, None] + np.arange(self.n_steps)) % self.buffer_size * n_envs + envs[:, None]
+        indices = (first[:, None] + np.arange(self.n_steps) * n_envs) % (self.buffer_size * n_envs)
         dones, timeouts = take(self.dones, indices), take(self.timeouts, indices)
         # What follows the newest row is of another episode.
         is_newest = indices // n_envs == (self.pos - 1) % self.buffer_size
         timeouts = np.where(is_newest, (timeouts != 0) | (dones == 0), timeouts)
         is_last = (dones != 0) | (timeouts != 0)
         last = np.where(is_last.any(axis=1), is_last.argmax(axis=1), self.n_steps - 1)
-        final = np.arange(len(rows)), last
+        final = np.arange(len(first)), last
         final_dones = dones[final].astype(np.float32) * (1.0 - timeouts[final].astype(np.float32))
         return _StepsOfReturns(indices, last, final_dones)

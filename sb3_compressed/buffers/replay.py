@@ -29,14 +29,13 @@ from sb3_compressed.buffers.base import CompressedBuffer, Methods
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.buffers.extend import Steps, add_steps
 from sb3_compressed.buffers.observations import (
-    as_indices,
     encode_observations,
     read_observations,
     take,
     write_observations,
 )
 from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
-from sb3_compressed.buffers.tensors import as_array, needs_arrays, tensor_converter
+from sb3_compressed.buffers.tensors import as_array, tensor_converter
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
     kinds_of_step,
@@ -71,8 +70,9 @@ KEPT_ATTRIBUTES = {"_batch_pool"}
 class Transitions(NamedTuple):
     """The transitions of a batch: where its observations are, and the other values.
 
-    :param indices: flat indices of the observations, ``row * n_envs + env``, ``(batch_size,)``
-    :param next_indices: those of the next observations, among the next observations of the buffer
+    :param indices: flat indices of the transitions, ``row * n_envs + env``, ``(batch_size,)``
+    :param last_indices: those of the transitions that have the next observations: the last ones of returns of several
+        steps
     :param actions: actions ``(batch_size, action_dim)``
     :param dones: 1 where an episode ends, except by a time limit, else 0; ``(batch_size, 1)`` of float32
     :param rewards: rewards of one step, as they were added, or returns of several steps; ``(batch_size, 1)`` of float32
@@ -81,7 +81,7 @@ class Transitions(NamedTuple):
     """
 
     indices: NDArray[np.int64]
-    next_indices: NDArray[np.int64]
+    last_indices: NDArray[np.int64]
     actions: NDArray[Any]
     dones: NDArray[Any]
     rewards: NDArray[Any]
@@ -314,51 +314,36 @@ class CompressedReplay(CompressedBuffer):
         :param envs: environments ``(batch_size,)``
         :param env: a ``VecNormalize`` to normalize observations and rewards with
         """
-        transitions = self._transitions_at(rows, envs, env)
+        # As int64, since the rows may be of a dtype in which this overflows.
+        indices = np.multiply(rows, self.n_envs, dtype=np.int64) + envs
+        transitions = self._transitions_at(indices, env)
         return self._to_tensors(transitions, *self._read(transitions), env)
 
-    def _transitions_at(
-        self,
-        rows: NDArray[np.int64],
-        envs: NDArray[np.int64],
-        env: VecNormalize | None = None,
-    ) -> Transitions:
-        """Return the transitions at some rows and environments.
+    def _transitions_at(self, indices: NDArray[np.int64], env: VecNormalize | None = None) -> Transitions:
+        """Return the transitions at some flat indices, ``(batch_size,)``.
 
-        :param rows: rows ``(batch_size,)``
-        :param envs: environments ``(batch_size,)``
         :param env: normalizes rewards before they are summed to returns of several steps; others are normalized in
             :meth:`_to_tensors`
         """
-        rows, envs = as_indices(rows), as_indices(envs)
-        indices = rows * self.n_envs + envs
         dones = take(self.dones, indices) * (1 - take(self.timeouts, indices))
         return Transitions(
             indices,
-            self._next_indices(rows, envs),
+            indices,
             take(self.actions, indices),
             dones.reshape(-1, 1),
             take(self.rewards, indices).reshape(-1, 1),
         )
 
-    def _next_indices(self, rows: NDArray[np.int64], envs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where the next observations of transitions are; see :class:`Transitions`."""
-        if self.optimize_memory_usage:  # they are the observations of the next rows
-            rows = (rows + 1) % self.buffer_size
-        return rows * self.n_envs + envs
-
     def _read(self, transitions: Transitions) -> tuple[Any, Any]:
         """Return the observations and next observations of a batch, decoded: arrays, or tensors of a device."""
-        attributes = self.__dict__
-        observations = attributes["observations"]
-        following = observations if self.optimize_memory_usage else attributes["next_observations"]
-        return read_observations(
-            observations,
-            transitions.indices,
-            following,
-            transitions.next_indices,
-            empty=self._batch_pool.begin_batch(self.device.type),
-        )
+        attributes, empty = self.__dict__, self._batch_pool.begin_batch(self.device.type)
+        observations = following = attributes["observations"]
+        next_indices = transitions.last_indices
+        if self.optimize_memory_usage:  # they are the observations of the next rows
+            next_indices = (next_indices + self.n_envs) % (self.buffer_size * self.n_envs)
+        else:
+            following = attributes["next_observations"]
+        return read_observations(observations, transitions.indices, following, next_indices, empty=empty)
 
     def _to_tensors(
         self, transitions: Transitions, obs: Any, next_obs: Any, env: VecNormalize | None = None, *, copy: bool = False
@@ -371,7 +356,9 @@ class CompressedReplay(CompressedBuffer):
         """
         _, _, actions, dones, rewards, discounts = transitions
         is_dict = isinstance(obs, dict)
-        if needs_arrays(self, env):
+        convert = tensor_converter(self, env, copy=copy)
+        if convert is None:
+            convert = self.to_torch
             obs, next_obs = tree_map(as_array, obs), tree_map(as_array, next_obs)
         # In the order of SB3's ReplayBuffer, as a user's method may draw random numbers.
         if is_dict:
@@ -380,7 +367,6 @@ class CompressedReplay(CompressedBuffer):
             next_obs, obs = self._normalize_obs(next_obs, env), self._normalize_obs(obs, env)
         if discounts is None:
             rewards = self._normalize_reward(rewards, env)
-        convert = tensor_converter(self, env, copy=copy)
         if is_dict:  # which SB3 converts first
             obs, next_obs = tree_map(convert, obs), tree_map(convert, next_obs)
             return DictReplayBufferSamples(obs, convert(actions), next_obs, convert(dones), convert(rewards))

@@ -18,8 +18,8 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.allocation import begin_allocation, end_allocation
 from sb3_compressed.buffers.array_attributes import ArrayDict
 from sb3_compressed.buffers.base import CompressedBuffer, Methods
-from sb3_compressed.buffers.observations import as_indices, encode_observations, write_observations
-from sb3_compressed.buffers.tensors import as_array, needs_arrays, tensor_converter
+from sb3_compressed.buffers.observations import encode_observations, write_observations
+from sb3_compressed.buffers.tensors import as_array, tensor_converter
 from sb3_compressed.buffers.validation import (
     kinds_of_step,
     validate_integer,
@@ -183,7 +183,7 @@ class CompressedMinibatches(CompressedRollout):
         arrays = self.__dict__["observations"]
         if is_vector and self.generator_ready:
             empty = self._batch_pool.begin_batch(self.device.type)
-            indices = as_indices(batch_inds)
+            indices = batch_inds.astype(np.int64, copy=False)
             observations = tree_map(
                 lambda array: (
                     array.read(indices, empty=empty) if isinstance(array, CompressedArray) else array[indices]
@@ -191,8 +191,8 @@ class CompressedMinibatches(CompressedRollout):
                 arrays,
             )
             convert = tensor_converter(self)
-            if needs_arrays(self):
-                observations = tree_map(as_array, observations)
+            if convert is None:
+                observations, convert = tree_map(as_array, observations), self.to_torch
         else:
             observations = tree_map(lambda array: array[batch_inds], arrays)
             convert = self.to_torch  # it copies, and NumPy may return views

@@ -18,7 +18,6 @@ from sb3_compressed.buffers.tensors import (
     ConvertingBuffer,
     OutputDtype,
     as_array,
-    needs_arrays,
     output_tensors,
     tensor_converter,
 )
@@ -193,19 +192,22 @@ def _to_tensors(
 
     :param stop: the position after the last observation of each sequence, ``(batch,)``
     """
-    if needs_arrays(buffer, env):
+    convert = tensor_converter(buffer)  # normalized values are copies
+    if convert is None or env is not None:
         values = {key: as_array(value) for key, value in values.items()}
     if env is not None or is_normalized_by_user(buffer):
         values = _normalized(buffer, values, env)
         for value in values.values():
             clear_padding(value, steps.first, stop)
-    convert = tensor_converter(buffer)  # normalized values are copies
     space = buffer.observation_space
     tensors = {}
     for key, value in values.items():
         part_space = space if key is None else cast("spaces.Dict", space)[key]
         tensors[key] = output_tensors(
-            convert(value), part_space, buffer.output_dtype, normalize_images=buffer.normalize_images
+            (convert or buffer.to_torch)(value),
+            part_space,
+            buffer.output_dtype,
+            normalize_images=buffer.normalize_images,
         )
     return tensors
 

@@ -22,7 +22,6 @@ __all__ = [
     "ConvertingBuffer",
     "OutputDtype",
     "as_array",
-    "needs_arrays",
     "output_tensors",
     "tensor_converter",
     "to_tensor",
@@ -51,19 +50,6 @@ class ConvertingBuffer(Protocol):
     def _normalize_reward(self, reward: Any, env: VecNormalize | None = None) -> Any: ...
 
 
-def needs_arrays(buffer: ConvertingBuffer, env: VecNormalize | None = None) -> bool:
-    """Return whether something else than this module receives the arrays of a batch, so that they must be NumPy's.
-
-    :param env: normalizes them
-    """
-    # A user's class may replace these methods, or a user may assign others to a class or to this buffer.
-    return env is not None or not (
-        buffer._normalize_obs is NORMALIZE_OBS
-        and buffer._normalize_reward is NORMALIZE_REWARD
-        and getattr(buffer.to_torch, "__func__", None) is TO_TORCH
-    )
-
-
 def as_array(values: Any) -> Any:
     """Return values as an array of NumPy, also those that a device has decoded."""
     return values.cpu().numpy() if isinstance(values, th.Tensor) else values
@@ -71,16 +57,23 @@ def as_array(values: Any) -> Any:
 
 def tensor_converter(
     buffer: ConvertingBuffer, env: VecNormalize | None = None, *, copy: bool = False
-) -> Callable[[Any], th.Tensor]:
+) -> Callable[[Any], th.Tensor] | None:
     """Return what turns the arrays of a batch into tensors: SB3's ``to_torch``, without its copy where it can be.
 
     Tensors that a device has decoded are returned as they are.
 
-    :param env: normalized the arrays and may keep them, so tensors are copies
-    :param copy: whether other code may keep them, too
+    :param env: normalizes the arrays
+    :param copy: whether other code may keep them, so that tensors must not share their memory
+    :return: ``None`` if ``env`` or methods of a user's class receive the arrays, so that these must be NumPy's, and
+        ``to_torch`` turns them into tensors
     """
-    if needs_arrays(buffer, env):
-        return buffer.to_torch
+    # A user's class may replace these methods, or a user may assign others to a class or to this buffer.
+    if env is not None or not (
+        buffer._normalize_obs is NORMALIZE_OBS
+        and buffer._normalize_reward is NORMALIZE_REWARD
+        and getattr(buffer.to_torch, "__func__", None) is TO_TORCH
+    ):
+        return None
     if copy:
         return lambda values: values if isinstance(values, th.Tensor) else buffer.to_torch(values)
     return partial(to_tensor, device=buffer.device)
@@ -91,18 +84,15 @@ def to_tensor(values: Any, device: th.device) -> th.Tensor:
 
     A copy from pinned memory is asynchronous.
     """
-    if device.type == "cpu":
-        return _aligned(values if isinstance(values, th.Tensor) else th.from_numpy(values), ALIGNMENT)
     if isinstance(values, th.Tensor):
-        return _aligned(values, DEVICE_ALIGNMENT)
-    return th.from_numpy(values).to(device, non_blocking=device.type == "cuda")
-
-
-def _aligned(tensor: th.Tensor, alignment: int) -> th.Tensor:
-    """Return a tensor, or a copy where its memory is not aligned as PyTorch's is.
-
-    Matrix products may round differently at other addresses, and then weights would not be those with SB3's buffer.
-    """
+        tensor = values
+    elif device.type == "cpu":
+        tensor = th.from_numpy(values)
+    else:
+        return th.from_numpy(values).to(device, non_blocking=device.type == "cuda")
+    # Matrix products may round differently at addresses that PyTorch would not choose, and then weights would not be
+    # those with SB3's buffer.
+    alignment = ALIGNMENT if device.type == "cpu" else DEVICE_ALIGNMENT
     return tensor.clone() if tensor.is_floating_point() and tensor.data_ptr() % alignment else tensor
 
 

@@ -250,10 +250,14 @@ def frame_bytes(frames: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(frames).reshape(shape).view(UINT8)
 
 
-def output_bytes(out: NDArray[Any], n_payloads: int) -> NDArray[np.uint8]:
-    """Return the memory to decode ``n_payloads`` payloads into as bytes ``(n, frame_nbytes)``.
+def output_rows(
+    out: NDArray[Any], n_payloads: int, done: NDArray[np.uint8] | None
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return what kernels decode payloads into: bytes ``(n, frame_nbytes)``, and which frames are there already.
 
-    :raises ValueError: if ``out`` is not C-contiguous, or not of that length
+    :param out: as for :meth:`Codec.decode_batch`
+    :param done: likewise; ``None`` for zeros
+    :raises ValueError: if ``out`` is not C-contiguous, or one of them not of that length
     """
     if not out.flags.c_contiguous:
         raise ValueError("out must be C-contiguous, so that payloads can be decoded in place")
@@ -261,7 +265,11 @@ def output_bytes(out: NDArray[Any], n_payloads: int) -> NDArray[np.uint8]:
         raise ValueError(f"out has room for {len(out)} frames, got {n_payloads} payloads")
     if out.dtype.hasobject:
         raise CodecError(f"cannot decode arrays of Python objects, got dtype {out.dtype}")
-    return out.reshape(n_payloads, math.prod(out.shape[1:])).view(np.uint8)
+    if done is None:
+        done = np.zeros(n_payloads, dtype=np.uint8)
+    elif len(done) != n_payloads:
+        raise ValueError(f"done must have one element for each of {n_payloads} payloads, got {len(done)}")
+    return out.reshape(n_payloads, math.prod(out.shape[1:])).view(np.uint8), done
 
 
 def decompress_bounded(decompressor: Any, payload: bytes, nbytes: int) -> bytes:
@@ -343,8 +351,7 @@ class BytesCodec(Codec):
         cls, codecs: Sequence[Self], payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None
     ) -> None:
         """Decode payloads of different codecs of this class; see :meth:`Codec.decode_batch`."""
-        rows = output_bytes(out, len(payloads.places))
-        done = new_status(done, len(rows))
+        rows, done = output_rows(out, len(payloads.places), done)
         if rows.size:
             cls.decode_rows(codecs, payloads.places, rows, done)
         if not done.all():
@@ -384,15 +391,3 @@ class BytesCodec(Codec):
         :param done: for each payload 1 if its frame is in ``rows`` already, else 0, ``(n,)``; set to 1 for each that
             this method decodes
         """
-
-
-def new_status(done: NDArray[np.uint8] | None, n_payloads: int) -> NDArray[np.uint8]:
-    """Return ``done``, or zeros for ``None``.
-
-    :raises ValueError: if it is not of that length: kernels read it for every payload
-    """
-    if done is None:
-        return np.zeros(n_payloads, dtype=np.uint8)
-    if len(done) != n_payloads:
-        raise ValueError(f"done must have one element for each of {n_payloads} payloads, got {len(done)}")
-    return done

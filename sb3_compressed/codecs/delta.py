@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,8 +45,7 @@ from sb3_compressed.codecs.codec import (
     Levels,
     TrainableCodec,
     frame_bytes,
-    new_status,
-    output_bytes,
+    output_rows,
 )
 from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
 from sb3_compressed.codecs.delta_headers import (
@@ -86,6 +86,8 @@ MAX_CHANNELS = 4
 
 HEADER_FILTERED = bytes([FILTERED])
 INT64 = np.dtype(np.int64)
+#: Returns the state of a codec, without a frame of Python.
+STATE_OF = attrgetter("_state")
 
 
 @dataclass(frozen=True)
@@ -332,7 +334,8 @@ class Delta(BytesCodec, TrainableCodec):
 
     def encode_batch(self, frames: NDArray[Any]) -> Payloads:
         """Compress a batch; see :meth:`Codec.encode_batch`."""
-        rows, references = self._rows(frames), self.references
+        rows = self._rows(frames) if self.channel_last_nbytes else frame_bytes(frames)
+        references = self.references
         n_frames, frame_nbytes = rows.shape
         if not (n_frames and references.content and self.tries_delta) or frame_nbytes != references.frame_nbytes:
             return Payloads.of(self._encode_whole(rows, self._picture_layout(frames)))
@@ -435,11 +438,10 @@ class Delta(BytesCodec, TrainableCodec):
         cls, codecs: Sequence[Delta], payloads: Payloads, out: NDArray[Any], done: NDArray[np.uint8] | None = None
     ) -> None:
         """Decode payloads of different codecs of this class; see :meth:`Codec.decode_batch`."""
-        rows = output_bytes(out, len(payloads.places))
-        done = new_status(done, len(rows))
+        rows, done = output_rows(out, len(payloads.places), done)
         if rows.size:
             # As bytes, since NumPy takes several microseconds to concatenate each record.
-            states = np.frombuffer(bytearray().join([codec._state for codec in codecs]), CODEC_STATE)
+            states = np.frombuffer(bytearray().join(map(STATE_OF, codecs)), CODEC_STATE)
             layout = PictureLayout.of(out.shape[1:], out.itemsize)
             scratch = np.empty(max(layout.scratch_nbytes, rows.shape[1]), dtype=np.uint8)
             delta_kernels().decode_frames(payloads.places, states, layout.numbers, scratch, rows, done)

@@ -39,7 +39,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.codec import Codec, frame_bytes, new_status, output_bytes
+from sb3_compressed.codecs.codec import Codec, frame_bytes, output_rows
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.errors import CorruptPayload
@@ -83,8 +83,7 @@ class Packed(Codec):
         """Decode payloads of different codecs of this class; see :meth:`Codec.decode_batch`."""
         from sb3_compressed.codecs.packed_decoder_kernels import unpack_frames
 
-        rows = output_bytes(out, len(payloads))
-        done = new_status(done, len(rows))
+        rows, done = output_rows(out, len(payloads), done)
         layout = PictureLayout.of(out.shape[1:], out.itemsize)
         unpack_frames(payloads.places, layout.numbers, np.empty(layout.scratch_nbytes, np.uint8), rows, done)
         if not done.all():

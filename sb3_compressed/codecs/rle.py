@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from sb3_compressed.codecs.codec import Codec, frame_bytes, new_status, output_bytes
+from sb3_compressed.codecs.codec import Codec, frame_bytes, output_rows
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError, CorruptPayload
 
@@ -75,8 +75,7 @@ class Rle(Codec):
         """Decode payloads of different codecs of this class; see :meth:`Codec.decode_batch`."""
         from sb3_compressed.codecs.rle_kernels import decode_frames
 
-        rows, elem_size = output_bytes(out, len(payloads)), out.dtype.itemsize
-        done = new_status(done, len(rows))
+        (rows, done), elem_size = output_rows(out, len(payloads), done), out.dtype.itemsize
         decode_frames(payloads.places, elem_size, rows, done)
         if not done.all():
             index = int(done.argmin())

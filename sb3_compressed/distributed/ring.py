@@ -197,7 +197,7 @@ class Ring:
             indices = self._bound.draw(buffer, n).indices
             if isinstance(buffer.sampler, PrioritizedSampler):
                 priorities = buffer.sampler.tree.values[indices]
-        transitions = buffer._transitions_at(*np.divmod(indices, buffer.n_envs))
+        transitions = buffer._transitions_at(indices)
         arrays = {
             "numbers": indices if buffer.sampler is None else self._numbers_of(indices),
             "priorities": priorities,
@@ -207,7 +207,7 @@ class Ring:
             "discounts": transitions.discounts,
         }
         layouts, batches = {}, {}
-        at, next_at = transitions.indices, transitions.next_indices
+        at, next_at = transitions.indices, transitions.last_indices
         all_arrays = named_arrays(buffer)
         for name, array in all_arrays.items():
             if not name.startswith(OBSERVATIONS):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.cast import cast_values
+from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.config import abbreviate
@@ -87,8 +88,9 @@ def load_into(buffer: ReplayRing, store: ArrayStore) -> BufferCheckpoint:
                 for index, name in enumerate(names):
                     ours[name].put_references(rows, references[:, index])
                 continue
-            stored = np.empty((addresses.size, *first_array.shape[2:]), dtypes[key])
-            store.slots.for_codec(get_codec("none")).read(addresses.reshape(-1), layouts.get(key), stored)
+            encoder = FrameEncoder(first_array.shape[2:], dtypes[key], get_codec("none"), layouts.get(key))
+            stored = np.empty((addresses.size, *encoder.item_shape), encoder.dtype)
+            store.slots.for_codec(encoder.codec).read_into(stored, addresses.reshape(-1), encoder)
             items = cast_values(stored, first_array.dtype).reshape(*addresses.shape, *first_array.shape[2:])
             for index, name in enumerate(names):
                 ours[name][rows] = items[:, index]

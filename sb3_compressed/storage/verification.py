@@ -72,7 +72,7 @@ def damaged_slots(store: ArrayStore, table: str) -> dict[int, str]:
     for start in range(0, len(addresses), SLOTS_AT_ONCE):
         chunk = addresses[start : start + SLOTS_AT_ONCE]
         try:
-            store.slots.reader.locate(chunk, 0)
+            store.slots.reader.gather(chunk, 0)
         except CorruptPayload:
             found |= {int(each): reason for each in chunk if (reason := _damage(store, each)) is not None}
     return found
@@ -81,7 +81,7 @@ def damaged_slots(store: ArrayStore, table: str) -> dict[int, str]:
 def _damage(store: ArrayStore, address: np.int64) -> str | None:
     """Return what is wrong with a slot, ``None`` if it can be read."""
     try:
-        store.slots.reader.locate(np.array([address]), 0)
+        store.slots.reader.gather(np.array([address]), 0)
     except CorruptPayload as error:
         return error.reason
     return None

@@ -28,6 +28,7 @@ from golden_payloads import CHANGES_OF_SOURCE, DELTAS, FRAMES, GOLDEN, MALFORMED
 from numpy.typing import NDArray
 
 from sb3_compressed import Codec, CorruptPayload
+from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.slots import slot_of
@@ -97,7 +98,8 @@ class Slots:
         """Return all items, which must be those that the store returns."""
         batch = self.batch(shape, dtype, layout)
         expected = batch.new_out()
-        self.store.read(batch.slots, layout, expected)
+        encoder = FrameEncoder(shape, np.dtype(dtype), get_codec("none"), layout)
+        self.store.read_into(expected, batch.slots, encoder)
         out, problem = decode(batch)
         assert problem is None
         assert out.tobytes() == expected.tobytes()
@@ -346,7 +348,8 @@ def damaged_slots() -> Iterator[tuple[Batch, bool]]:
         for segment.bytes in damaged:
             batch = slots.batch((2, 600), layout=layout)
             try:
-                slots.store.read(batch.slots, layout, batch.new_out())
+                encoder = FrameEncoder((2, 600), np.dtype(np.uint8), codec, layout)
+                slots.store.read_into(batch.new_out(), batch.slots, encoder)
                 is_read = True
             except (CorruptPayload, KeyError):  # an unknown codec is a KeyError
                 is_read = False

@@ -213,7 +213,7 @@ def test_unwritten_and_whole_items_are_gathered_among_frames(log: Log) -> None:
     [b"whole", (b"1", b"2"), (CODECS[0], b"1", b"2", b"3"), (CODECS[0], b"1", CODECS[1], b"2", b"3")],
 )
 def test_slots_of_other_codecs_or_numbers_of_frames_are_refused(slot: Slot, log: Log) -> None:
-    stored = FolderSlotStore(log)
+    stored = FolderSlotStore(log).for_codec(CODECS[0])
     good = (CODECS[0], b"first", b"second")
     assert list(stored.gather(stored.write([good, good]), 2).payloads) == [b"first", b"second"] * 2
     for index, slots in enumerate(([slot, good], [good, slot])):
@@ -221,7 +221,7 @@ def test_slots_of_other_codecs_or_numbers_of_frames_are_refused(slot: Slot, log:
         with pytest.raises(CorruptPayload) as caught:
             stored.gather(addresses, 2)
         assert caught.value.index == index
-        assert_same_slots(stored.load(addresses), slots)
+        assert_same_slots(FolderSlotStore(log).load(addresses), slots)
 
 
 @pytest.mark.parametrize("name", ["zstd3", "none"])
