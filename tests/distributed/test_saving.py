@@ -126,7 +126,7 @@ def test_a_shard_that_is_killed_leaves_the_last_save(
     filled.save_checkpoint(folder)
     manifest = read_manifest(folder)
     die_at(point)
-    with pytest.raises(ShardUnavailable, match=r"shard \d"):
+    with pytest.raises(ShardUnavailable, match="restarted"):
         filled.save_checkpoint(folder)
     assert read_manifest(folder) == manifest
     assert saved_actions(folder) == [*range(100)]
