@@ -17,6 +17,7 @@ from process_times import cpu_times
 from adapters.ray_buffers import DistributedBuffer, start_ray
 from sb3_compressed.distributed import ReplayWriter
 from sb3_compressed.distributed.encoded_rows import block_of
+from sb3_compressed.distributed.shard import Segment
 from sb3_compressed.step import Step
 
 __all__ = ["SEGMENT_ROWS", "measure_inserts", "measure_throughput"]
@@ -48,13 +49,12 @@ def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurem
         step.add_to(staging)
         if staging.full:
             block = block_of(staging, np.arange(SEGMENT_ROWS))
-            codecs = {codec for batch in block.batches.values() for codec in batch.codecs}
-            segments.append((block.pack(), {_digest(codec): codec for codec in codecs}))
+            segments.append((block.pack(), block.codecs))
             staging.reset()
     result: Measurement = {"nbytes": sum(block.nbytes for block, _ in segments) / len(segments)}
     session, n_transitions = "benchmark", SEGMENT_ROWS * recording.n_envs
-    state = ray.get(shard.open_ring.remote("learner-0", session, recording.n_envs, continues=False))
-    position = state.position
+    n_envs = recording.n_envs
+    position = ray.get(shard.open_ring.remote("learner-0", session, n_envs)).position
     sent: set[bytes] = set()
     turn = itertools.cycle(segments)
     for window in WINDOWS:
@@ -65,8 +65,9 @@ def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurem
                 block, needed = next(turn)
                 new = {digest: codec for digest, codec in needed.items() if digest not in sent}
                 sent |= new.keys()
-                replies.append(shard.insert.remote("learner-0", session, position, block, new))
-                position += SEGMENT_ROWS
+                segment = Segment(position, block)
+                replies.append(shard.insert.remote("learner-0", session, n_envs, segment, new))
+                position = position._replace(n_inserted=position.n_inserted + SEGMENT_ROWS)
                 continue
             ray.get(replies.popleft())
             n += n_transitions
@@ -75,12 +76,6 @@ def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurem
         result.setdefault("cpu", {})[f"{window} ahead"] = {role: used[role] / n for role in used}
     buffer.close()
     return result
-
-
-def _digest(codec: Any) -> bytes:
-    from sb3_compressed.arrays.payload_batch import codec_digest
-
-    return codec_digest(codec)
 
 
 class PlaybackCollector:

@@ -59,7 +59,7 @@ def main(
     )
     prioritize(model)
     make_env = partial(make_atari, game, envs, seed)
-    callback = Collectors(make_env, collectors, samples_per_insert=samples_per_insert, seed=seed)
+    callback = Collectors(make_env, collectors, samples_per_insert=samples_per_insert)
     try:
         model.learn(steps, callback=callback)
     except KeyboardInterrupt:

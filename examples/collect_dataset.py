@@ -37,12 +37,12 @@ def main(
     # All collectors have rings of the same size, although some may add more than others.
     options: dict[str, Any] = {
         "buffer_size": steps * collectors, "gradient_steps": 0, "learning_starts": steps if model is None else 0,
-        "replay_buffer_class": DistributedReplayBuffer, "replay_buffer_kwargs": {"storage": folder},
+        "replay_buffer_class": DistributedReplayBuffer, "replay_buffer_kwargs": {"storage": folder}, "seed": seed,
     }  # fmt: skip
     env = make_atari(game, 1, seed)
     policy = DQN("CnnPolicy", env, **options) if model is None else DQN.load(model, env, **options)
     # Without gradient steps, nothing is trained, and until learning starts, actions are random.
-    policy.learn(steps, callback=Collectors(make_env, collectors, exploration=epsilon, seed=seed))
+    policy.learn(steps, callback=Collectors(make_env, collectors, exploration=epsilon))
     buffer: Any = policy.replay_buffer
     print(f"{buffer.n_transitions:,} transitions")
     buffer.close()

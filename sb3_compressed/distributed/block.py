@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.payload_batch import PackedPayloads, PayloadBatch
+from sb3_compressed.arrays.payload_batch import PackedPayloads, PayloadBatch, codec_digest
 from sb3_compressed.codecs import Codec
 
 __all__ = ["Block", "PackedBlock"]
@@ -40,6 +40,11 @@ class Block:
     values: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     batches: dict[str, PayloadBatch] = field(default_factory=dict)
+
+    @property
+    def codecs(self) -> dict[bytes, Codec]:
+        """The codecs of all payloads by their digests."""
+        return {codec_digest(codec): codec for batch in self.batches.values() for codec in batch.codecs}
 
     def pack(self) -> PackedBlock:
         """Return the block for another process.

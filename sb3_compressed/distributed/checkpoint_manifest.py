@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,7 +32,6 @@ __all__ = [
     "new_cut",
     "read_manifest",
     "remove_other_cuts",
-    "remove_other_rings",
     "ring_folder",
 ]
 
@@ -105,21 +103,6 @@ class Manifest:
                 raise CorruptStorage(f"{path}, with {ring.n_transitions} transitions of {name!r}, {problem}")
         return {name: paths[name] for name in self.rings}
 
-    def verify_loaded(self, folder: Path, n_transitions: Mapping[str, int], rows: Mapping[str, int]) -> None:
-        """Verify that shards have loaded all transitions that were saved and that fit.
-
-        :param n_transitions: how many of each ring were loaded, by the name of its writer
-        :param rows: the number of rows of each ring now
-        :raises CorruptStorage: if a ring has another number of transitions
-        """
-        for name, ring in (self.rings or {}).items():
-            expected = min(ring.n_transitions, rows[name] * self.writers[name][0])
-            if n_transitions.get(name) != expected:
-                raise CorruptStorage(
-                    f"{ring_folder(folder / self.cut, name)} should contain {expected} transitions, got "
-                    f"{n_transitions.get(name)}"
-                )
-
 
 def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a folder.
@@ -172,14 +155,6 @@ def remove_other_cuts(folder: Path) -> None:
         named = read_manifest(folder).cut
     for path in folder.glob(f"{CUT}*"):
         if path.name != named:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def remove_other_rings(folder: Path, manifest: Manifest) -> None:
-    """Remove the rings in ``newest`` that no shard has any more."""
-    rings = {ring_folder(folder, name).name for name in manifest.rings or {}}
-    for path in (folder / NEWEST).glob("ring-*"):
-        if path.name not in rings:
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -5,7 +5,6 @@ It runs as an actor of Ray, see :class:`.CollectorGroup`, and can be used in the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -48,7 +47,6 @@ class CollectorSettings:
     :param new_policy: constructs the policy
     :param exploration: how to explore
     :param n_collectors: number of collectors
-    :param n_envs: how many environments a collector has, unless ``make_env`` returns vectorized ones
     :param seed: of all collectors; ``None`` for random ones
     """
 
@@ -58,7 +56,6 @@ class CollectorSettings:
     new_policy: Callable[[], BasePolicy]
     exploration: ExplorationConfig
     n_collectors: int = 1
-    n_envs: int = 1
     seed: int | None = None
 
 
@@ -80,16 +77,12 @@ class CollectResult(NamedTuple):
 
     :param n_transitions: number of transitions that it collected, and that shards have acknowledged
     :param episodes: which episodes ended
-    :param policy_version: the version of the policy that chose the actions, 0 if none was needed
-    :param n_lost: number of transitions that were dropped since a shard did not answer
-    :param statuses: the newest state of each process of the shard that has replied
+    :param status: the state of the shard
     """
 
     n_transitions: int
     episodes: list[EpisodeEnd]
-    policy_version: int
-    n_lost: int
-    statuses: list[ShardStatus]
+    status: ShardStatus | None
 
 
 class Collector:
@@ -170,20 +163,12 @@ class Collector:
             raise
 
     def _collect(self, env: VecEnv, writer: ReplayWriter, n_steps: int, n_random_steps: int) -> CollectResult:
-        n_lost = writer.n_lost
         episodes: list[EpisodeEnd] = []
         for step in range(n_steps):
             dones, infos = self._step(env, writer, is_random=step < n_random_steps)
             episodes += episode_ends(dones, infos, step * env.num_envs)
         writer.flush()
-        n_lost = writer.n_lost - n_lost
-        return CollectResult(
-            n_transitions=n_steps * env.num_envs - n_lost,
-            episodes=episodes,
-            policy_version=self._version,
-            n_lost=n_lost,
-            statuses=writer.take_statuses(),
-        )
+        return CollectResult(n_steps * env.num_envs, episodes, writer.status)
 
     def _step(
         self, env: VecEnv, writer: ReplayWriter, *, is_random: bool
@@ -197,10 +182,6 @@ class Collector:
         self._observations = observations
         self._explorer.end_episodes(dones)
         return dones, infos
-
-    def pid(self) -> int:
-        """Return the id of the process."""
-        return os.getpid()
 
     def close(self) -> None:
         """Close the environments, after everything was sent."""
@@ -222,16 +203,11 @@ def new_env(settings: CollectorSettings) -> VecEnv:
     """
     made = settings.make_env()
     if isinstance(made, VecEnv):
-        if settings.n_envs not in (1, made.num_envs):
-            raise ValueError(
-                f"make_env returned {made.num_envs} environments, but n_envs is {settings.n_envs}; omit it"
-            )
         if unwrap_vec_normalize(made) is not None:
             raise ValueError("make_env must return environments without VecNormalize, which collectors do not support")
         env = made
     elif isinstance(made, gym.Env):
-        envs = [made, *(settings.make_env() for _ in range(settings.n_envs - 1))]
-        env = DummyVecEnv([lambda env=each: _monitored(env) for each in envs])  # type: ignore[misc]
+        env = DummyVecEnv([lambda: _monitored(made)])
     else:
         raise TypeError(f"make_env must return a gymnasium.Env or a VecEnv, got {type(made).__name__}")
     env = BaseAlgorithm._wrap_env(env)

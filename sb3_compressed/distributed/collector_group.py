@@ -76,8 +76,6 @@ class CollectorGroup:
     :meth:`poll` for results. If an environment fails, its collector is prepared again; if a process was lost, another
     one takes its place. What it had not returned is lost, counted and logged. None of them blocks the others.
 
-    As a context, it ends all collectors.
-
     :param settings: what all collectors have in common
     :param buffer: receives the transitions
     :param timeout: seconds without a result of any collector after which it is an error
@@ -95,7 +93,7 @@ class CollectorGroup:
         self._settings, self._buffer = settings, buffer
         #: Number of environments of each collector, 0 until one is prepared.
         self.n_envs = 0
-        #: Number of transitions that failures have lost, or that were dropped since a shard did not answer.
+        #: Number of transitions that failures have lost.
         self.n_lost = 0
         #: How often collectors were prepared again after a failure.
         self.n_restarts = 0
@@ -113,12 +111,6 @@ class CollectorGroup:
 
     def _new_actor(self) -> Any:
         return new_actor(Collector, self._options)
-
-    def __enter__(self) -> CollectorGroup:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     # -- start and restarts ----------------------------------------------------------------------------------
 
@@ -157,11 +149,10 @@ class CollectorGroup:
         idle = [each for each in self.members if each.is_prepared and len(each.calls) < max_in_flight]
         return sorted(idle, key=lambda member: len(member.calls))
 
-    def publish(self, weights: Mapping[str, NDArray[Any]]) -> int:
-        """Use these weights of the policy in the following calls, and return the number of this version."""
+    def publish(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Use these weights of the policy in the following calls."""
         self._weights = ray.put(weights)
         self.policy_version += 1
-        return self.policy_version
 
     def submit(self, member: Member, n_steps: int, *, n_random_steps: int = 0) -> None:
         """Call a collector.
@@ -175,8 +166,8 @@ class CollectorGroup:
             self._progress_at = time.monotonic()
         member.calls.append(Call(reply, n_steps * self.n_envs))
 
-    def poll(self, timeout: float = 0.0) -> list[tuple[Member, CollectResult]]:
-        """Return the results that have arrived, each with its collector.
+    def poll(self, timeout: float = 0.0) -> list[CollectResult]:
+        """Return the results that have arrived.
 
         :param timeout: seconds to wait for one
         :raises RuntimeError: if the environments of a collector fail, or its process is lost, repeatedly; if its node
@@ -188,7 +179,7 @@ class CollectorGroup:
         replies = [member.calls[0].reply for member in self.members if member.calls]
         if replies:
             ray.wait(replies, timeout=min(timeout, self._timeout))
-        results: list[tuple[Member, CollectResult]] = []
+        results: list[CollectResult] = []
         members = self.members
         while heads := {member.calls[0].reply: member for member in members if member.calls}:
             ready, _ = ray.wait(list(heads), num_returns=len(heads), timeout=0)
@@ -196,7 +187,7 @@ class CollectorGroup:
             for member in members:
                 result = self._receive(member)
                 if result is not None:
-                    results.append((member, result))
+                    results.append(result)
         self._require_progress()
         return results
 
@@ -228,9 +219,8 @@ class CollectorGroup:
             self._prepared(member, result)
             return None
         member.n_failures = 0
-        self.n_lost += result.n_lost
         assert member.writer is not None
-        self._buffer.record_statuses(member.writer.name, result.statuses)
+        self._buffer.record_status(member.writer.name, result.status)
         return result
 
     def _failed(self, member: Member, call: Call, error: RayError) -> None:
@@ -260,18 +250,13 @@ class CollectorGroup:
 
     # -- end -------------------------------------------------------------------------------------------------
 
-    def close(self, *, wait: bool = False) -> None:
-        """End all collectors. What they have not sent is lost.
-
-        :param wait: whether to give those without calls in flight a few seconds to close their environments
-        """
+    def close(self) -> None:
+        """End all collectors; those without calls in flight have a few seconds to close their environments."""
         if not ray.is_initialized():  # it has ended them
             self.members = []
             return
-        if wait:
-            replies = [each.actor.close.remote() for each in self.members if each.is_prepared and not each.calls]
-            if replies:
-                ray.wait(replies, num_returns=len(replies), timeout=CLOSING_TIME)
+        if replies := [each.actor.close.remote() for each in self.members if each.is_prepared and not each.calls]:
+            ray.wait(replies, num_returns=len(replies), timeout=CLOSING_TIME)
         for member in self.members:
             ray.kill(member.actor)
         self.members = []

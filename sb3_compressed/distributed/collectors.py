@@ -35,8 +35,8 @@ class Collectors(BaseCallback):
     >>> model.learn(10_000, callback=Collectors(make_env, n_collectors=4))  # doctest: +SKIP
 
     Before each call of ``train``, the learner waits for ``gradient_steps * batch_size / samples_per_insert``
-    transitions; fractions accumulate, and ``train_freq`` is ignored. Collectors may be ahead of it by what
-    ``max_in_flight`` calls of each collect. Before ``learning_starts``, actions are random and nothing is trained.
+    transitions; fractions accumulate, and ``train_freq`` is ignored. Collectors may be ahead of it by what two calls of
+    each collect. Before ``learning_starts``, actions are random and nothing is trained.
     Never more than ``total_timesteps`` transitions are counted; collectors of several environments may add a few more
     at the end, to complete a step. With ``gradient_steps=0``, a model fills its buffer without training, such as to
     record a dataset.
@@ -48,9 +48,7 @@ class Collectors(BaseCallback):
 
     ====================================  ==========================================================================
     ``distributed/samples_per_insert``    how often a transition was sampled on average, from ``learning_starts`` on
-    ``distributed/policy_age_versions``   how many versions behind the newest one the collectors' policies were
     ``distributed/learner_waited``        seconds that the learner has waited for collectors
-    ``distributed/collectors_waited``     seconds that collectors have waited for the learner
     ``distributed/restarts``              restarts of collectors and shards
     ``distributed/lost``                  transitions that these have lost, or that were dropped after a timeout
     ``distributed/transitions``           transitions in all shards
@@ -60,7 +58,6 @@ class Collectors(BaseCallback):
     :param make_env: returns an environment, or several that are vectorized; it is called in each collector. They are
         wrapped as SB3 wraps the environment of a model, and cannot be normalized by ``VecNormalize``
     :param n_collectors: number of collectors
-    :param n_envs: number of environments of each collector, unless ``make_env`` returns vectorized ones
     :param samples_per_insert: how often a transition is sampled on average; ``None`` for no limit: then the learner
         only waits before ``learning_starts``
     :param lock_step: whether collectors collect the transitions of each rollout, and no others, while the learner
@@ -71,8 +68,6 @@ class Collectors(BaseCallback):
         explore as without collectors
     :param weights_interval: number of gradient steps after which collectors receive the policy
     :param steps_per_call: number of steps after which a collector returns; segments of transitions are not longer
-    :param max_in_flight: number of calls that are made to a collector before the first one has returned
-    :param seed: of the environments and their exploration, by default that of the model
     :param timeout: seconds after which the learner raises ``TimeoutError`` if collectors were called and none has
         returned anything, such as when a shard has stopped. Choose more if ``steps_per_call`` steps take longer
     :param ray_options: options of the collectors' actors, by default ``num_cpus=1`` if there are as many, else 0
@@ -86,14 +81,11 @@ class Collectors(BaseCallback):
         make_env: Callable[[], gym.Env[Any, Any] | VecEnv],
         n_collectors: int = 1,
         *,
-        n_envs: int = 1,
         samples_per_insert: float | None = 8.0,
         lock_step: bool = False,
         exploration: Exploration = "ladder",
         weights_interval: int = 100,
         steps_per_call: int = 64,
-        max_in_flight: int = 2,
-        seed: int | None = None,
         timeout: float = TIMEOUT,
         ray_options: Mapping[str, Any] | None = None,
         verbose: int = 0,
@@ -102,8 +94,7 @@ class Collectors(BaseCallback):
         if not callable(make_env):
             raise TypeError(f"make_env must be a function that returns an environment, got {make_env!r}")
         for name, value in (
-            ("n_collectors", n_collectors), ("n_envs", n_envs), ("weights_interval", weights_interval),
-            ("steps_per_call", steps_per_call), ("max_in_flight", max_in_flight),
+            ("n_collectors", n_collectors), ("weights_interval", weights_interval), ("steps_per_call", steps_per_call),
         ):  # fmt: skip
             validate_integer(name, value, 1)
         if not 0 < timeout < float("inf"):
@@ -113,8 +104,8 @@ class Collectors(BaseCallback):
         if lock_step and samples_per_insert is None:
             raise ValueError("lock_step needs a limit of samples per insert, got samples_per_insert=None")
         self._options = RolloutOptions(
-            make_env, n_collectors, n_envs, samples_per_insert, lock_step, exploration, weights_interval,
-            steps_per_call, max_in_flight, seed, timeout, dict(ray_options or {}),
+            make_env, n_collectors, samples_per_insert, lock_step, exploration, weights_interval,
+            steps_per_call, timeout, dict(ray_options or {}),
         )  # fmt: skip
         self._rollouts: RemoteRollouts | None = None
 

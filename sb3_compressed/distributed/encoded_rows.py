@@ -26,8 +26,6 @@ from sb3_compressed.persistence.buffer_state import named_arrays
 __all__ = ["append_rows", "block_of", "require_fitting", "stored_dtype"]
 
 OBSERVATIONS, NEXT_OBSERVATIONS = "observations", "next_observations"
-#: Rows whose slots are stored at a time.
-CHUNK = 64
 
 
 def block_of(buffer: CompressedReplay, rows: NDArray[np.int64]) -> Block:
@@ -133,11 +131,9 @@ class Stream:
             for number, row in enumerate(rows):
                 references[number] = array.encode_rows(*map(array.validated_row, self._values[:, row]))
             return references
-        for first in range(0, len(rows), CHUNK):
-            part = rows[first : first + CHUNK]
-            begins = [half * n_all * n_envs + row * n_envs for row in part for half in (0, 1)]
-            slots = [slot for begin in begins for slot in self._slots[begin : begin + n_envs]]
-            references[first : first + CHUNK] = array.store_slots(slots).reshape(len(part), 2, -1)
+        begins = [half * n_all * n_envs + row * n_envs for row in rows for half in (0, 1)]
+        slots = [slot for begin in begins for slot in self._slots[begin : begin + n_envs]]
+        references[:] = array.store_slots(slots).reshape(references.shape)
         return references
 
 

@@ -16,7 +16,6 @@ __all__ = [
     "free_resources",
     "is_restarted",
     "new_actor",
-    "summary",
 ]
 
 #: What a call of an actor raises that died, is restarting, or whose node was lost.
@@ -81,10 +80,3 @@ def is_restarted() -> bool:
         return False
     context = ray.get_runtime_context()
     return context.get_actor_id() is not None and bool(context.was_current_actor_reconstructed)
-
-
-def summary(error: Exception) -> str:
-    """Return the first line of an error, since those of Ray have many."""
-    cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
-    lines = str(cause).strip().splitlines()
-    return f"{type(cause).__name__}: {lines[0] if lines else ''}"

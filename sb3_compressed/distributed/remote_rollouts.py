@@ -8,8 +8,6 @@ callbacks, schedules and logs progress in step with training.
 
 from __future__ import annotations
 
-import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,17 +27,15 @@ from sb3_compressed.distributed.collector import CollectorSettings, CollectResul
 from sb3_compressed.distributed.collector_group import TIMEOUT, CollectorGroup, Member
 from sb3_compressed.distributed.exploration import Exploration, ExplorationConfig
 from sb3_compressed.distributed.policy_copy import policy_factory, policy_weights
-from sb3_compressed.distributed.rate_limiter import RateLimiter, WaitTime
-from sb3_compressed.distributed.ray_session import free_resources
 from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer
 from sb3_compressed.training.model_layers import ModelLayer, add_layer, layers_of, remove_layer
 
 __all__ = ["CollectorStatistics", "RemoteRollouts", "RolloutOptions"]
 
-logger = logging.getLogger(__name__)
-
-#: Seconds between warnings while no transitions arrive.
-PATIENCE = 30.0
+#: Seconds after which a wait is counted, and it is verified that collectors return anything.
+PATIENCE = 1.0
+#: Number of calls that are made to a collector before the first one has returned.
+MAX_IN_FLIGHT = 2
 
 
 @dataclass(frozen=True)
@@ -48,14 +44,11 @@ class RolloutOptions:
 
     make_env: Callable[[], gym.Env[Any, Any] | VecEnv]
     n_collectors: int = 1
-    n_envs: int = 1
     samples_per_insert: float | None = 8.0
     lock_step: bool = False
     exploration: Exploration = "ladder"
     weights_interval: int = 100
     steps_per_call: int = 64
-    max_in_flight: int = 2
-    seed: int | None = None
     timeout: float = TIMEOUT
     ray_options: dict[str, Any] | None = None
 
@@ -67,12 +60,10 @@ class CollectorStatistics(NamedTuple):
     :param n_sampled: number of transitions that were sampled
     :param samples_per_insert: how often a transition was sampled on average, not counting those before
         ``learning_starts``; ``None`` until there are others
-    :param n_lost: number of transitions that failures of collectors have lost, or that were dropped
+    :param n_lost: number of transitions that failures of collectors have lost
     :param n_restarts: how often collectors were restarted
     :param policy_version: number of the newest version of the policy
-    :param policy_age: how many versions behind the newest one the last results were, in the mean
     :param learner_waited: seconds that the learner has waited for collectors
-    :param collectors_waited: seconds that collectors have waited for the learner
     """
 
     n_collected: int
@@ -81,9 +72,7 @@ class CollectorStatistics(NamedTuple):
     n_lost: int
     n_restarts: int
     policy_version: int
-    policy_age: float
     learner_waited: float
-    collectors_waited: float
 
 
 class Arrivals:
@@ -134,14 +123,13 @@ class RemoteRollouts(ModelLayer):
         is_limited = options.samples_per_insert is not None and model.gradient_steps > 0
         #: Samples per insert, as it is written: 0.1 is 1/10; ``None`` for no limit.
         self._ratio = Fraction(str(options.samples_per_insert)) if is_limited else None
-        #: Waits of collectors for the learner, and of the learner for collectors.
-        self._insert_wait, self._sample_wait = WaitTime(), WaitTime()
+        #: Seconds that the learner has waited for collectors.
+        self._waited = 0.0
         self._arrivals = Arrivals()
         #: How many transitions the learner has to wait for besides those of the present rollout.
         self._credit = Fraction(0)
         self._n_updates_published = -1
         self._buffer_before = self._buffer.statistics()
-        self._ages: deque[int] = deque(maxlen=max(4 * options.n_collectors, 16))
         self._exploration = ExplorationConfig.from_model(model, options.exploration)
         add_layer(model, self)
 
@@ -152,14 +140,12 @@ class RemoteRollouts(ModelLayer):
 
     @property
     def _learning_starts(self) -> int:
-        n: int = math.ceil(self._model.learning_starts)  # users write 1e4, which SB3 accepts
-        return n
+        return int(np.ceil(self._model.learning_starts))  # users write 1e4, which SB3 accepts
 
     @property
     def _n_left(self) -> int:
         """How many transitions the training still lacks; users write ``learn(1e6)``, which SB3 accepts."""
-        n_left: int = math.ceil(self._model._total_timesteps - self._model.num_timesteps)
-        return n_left
+        return int(np.ceil(self._model._total_timesteps - self._model.num_timesteps))
 
     def extend(self, base: type[Any]) -> type[Any]:
         """Return a subclass of an algorithm whose rollouts are remote."""
@@ -198,13 +184,8 @@ class RemoteRollouts(ModelLayer):
     def end(self) -> None:
         """End all collectors, and restore the methods of the model."""
         remove_layer(self._model, self)
-        self._close()
-
-    def _close(self, *, wait: bool = False) -> None:
-        self._insert_wait.stop()
-        self._sample_wait.stop()
         if self._group is not None:
-            self._group.close(wait=wait)
+            self._group.close()
 
     # -- rollouts --------------------------------------------------------------------------------------------
 
@@ -235,7 +216,6 @@ class RemoteRollouts(ModelLayer):
                 }
             )  # fmt: skip
             if not callback.on_step():
-                self._close(wait=True)
                 return RolloutReturn(n_counted, n_episodes, continue_training=False)
             model._update_info_buffer(infos, dones)
             model._update_current_progress_remaining(model.num_timesteps, model._total_timesteps)
@@ -246,8 +226,6 @@ class RemoteRollouts(ModelLayer):
                 if log_interval is not None and model._episode_num % log_interval == 0:
                     model.dump_logs()
         callback.on_rollout_end()
-        if model.num_timesteps >= model._total_timesteps:
-            self._close(wait=True)
         return RolloutReturn(n_counted, n_episodes, continue_training=True)
 
     def _n_due(self) -> int:
@@ -272,18 +250,10 @@ class RemoteRollouts(ModelLayer):
 
         :param n_due: how many more the rollout needs
         """
-        if len(self._arrivals) >= n:
-            return
-        self._sample_wait.start()
-        while (n_before := len(self._arrivals)) < n:
+        while len(self._arrivals) < n:
             begin = time.monotonic()
             self._exchange(n_due, timeout=PATIENCE)
-            if len(self._arrivals) == n_before and time.monotonic() - begin > PATIENCE:
-                logger.warning(
-                    "the learner has waited %.0f s for collectors, of which there were %d restarts; of the cluster, %s "
-                    "are free", PATIENCE, self.statistics().n_restarts, free_resources(),
-                )  # fmt: skip
-        self._sample_wait.stop()
+            self._waited += time.monotonic() - begin
 
     # -- collectors ------------------------------------------------------------------------------------------
 
@@ -292,8 +262,7 @@ class RemoteRollouts(ModelLayer):
         options, model, buffer = self._options, self._model, self._buffer
         settings = CollectorSettings(
             options.make_env, buffer.observation_space, buffer.action_space, policy_factory(model.policy),
-            self._exploration, options.n_collectors, options.n_envs,
-            model.seed if options.seed is None else options.seed,
+            self._exploration, options.n_collectors, model.seed,
         )  # fmt: skip
         self._group = CollectorGroup(settings, buffer, timeout=options.timeout, ray_options=options.ray_options)
         self._group.start()  # now that errors and Ctrl-C end them
@@ -307,15 +276,13 @@ class RemoteRollouts(ModelLayer):
         group = self._group
         assert group is not None
         self._call(group, n_due)
-        for _, result in group.poll(timeout):
+        for result in group.poll(timeout):
             self._arrivals.add(result)
-            if result.policy_version:
-                self._ages.append(group.policy_version - result.policy_version)
 
     def _call(self, group: CollectorGroup, n_due: int) -> None:
         """Call the collectors that may go on."""
         options = self._options
-        idle = group.idle(1 if options.lock_step else options.max_in_flight)
+        idle = group.idle(1 if options.lock_step else MAX_IN_FLIGHT)
         for position, member in enumerate(idle):
             n_expected = len(self._arrivals) + group.n_in_flight
             n_steps = min(options.steps_per_call, _steps(self._n_left - n_expected, group.n_envs))
@@ -324,22 +291,25 @@ class RemoteRollouts(ModelLayer):
                 n_steps = min(n_steps, -(-_steps(n_missing, group.n_envs) // (len(idle) - position)))
             if n_steps <= 0:
                 return
-            n_inserted = self._arrivals.n_arrived + group.n_in_flight + n_steps * group.n_envs
             # The learner may wait for more than it samples, so nothing is refused that it waits for.
-            is_refused = n_missing <= 0 and not self._limiter(group).allows(n_inserted, self._n_sampled)
-            if is_refused and not options.lock_step:
-                self._insert_wait.start()
+            n_inserted = self._arrivals.n_arrived + group.n_in_flight + n_steps * group.n_envs
+            if n_missing <= 0 and not options.lock_step and not self._is_allowed(n_inserted, group.n_envs):
                 return
             self._submit(group, member, n_steps, self._learning_starts - self._model.num_timesteps - n_expected)
-        self._insert_wait.stop()
 
-    def _limiter(self, group: CollectorGroup) -> RateLimiter:
-        """Return what limits the collectors: they may be ahead by as much as all of them have in flight."""
+    def _is_allowed(self, n_inserted: int, n_envs: int) -> bool:
+        """Return whether there may be so many inserts now, as Reverb's ``SampleToInsertRatio`` decides it.
+
+        Before the first sample, there may be as many as the learner waits for. From then on, each sample allows
+        ``1 / samples_per_insert`` more. Besides, collectors may be ahead by as much as all of them have in flight.
+        """
         options, model = self._options, self._model
-        n_ahead: Fraction | int = options.n_collectors * options.max_in_flight * options.steps_per_call * group.n_envs
-        if self._ratio is not None:  # less could block both sides
-            n_ahead = max(n_ahead, model.gradient_steps * model.batch_size / self._ratio)
-        return RateLimiter(self._ratio, self._n_warmup + n_ahead)
+        if self._ratio is None:
+            return True
+        n_ahead = options.n_collectors * MAX_IN_FLIGHT * options.steps_per_call * n_envs
+        n_due = model.gradient_steps * model.batch_size / self._ratio  # less could block both sides
+        n_allowed: Fraction = self._n_warmup + max(n_ahead, n_due) + self._n_sampled / self._ratio
+        return n_inserted <= n_allowed
 
     def _submit(self, group: CollectorGroup, member: Member, n_steps: int, n_random: int) -> None:
         """Call a collector, with the present policy if the last version of it is old.
@@ -367,9 +337,7 @@ class RemoteRollouts(ModelLayer):
             n_lost=0 if group is None else group.n_lost,
             n_restarts=0 if group is None else group.n_restarts,
             policy_version=0 if group is None else group.policy_version,
-            policy_age=float(np.mean(self._ages)) if self._ages else 0.0,
-            learner_waited=self._sample_wait.seconds,
-            collectors_waited=self._insert_wait.seconds,
+            learner_waited=self._waited,
         )
 
     def _record(self, log: Any) -> None:
@@ -377,9 +345,7 @@ class RemoteRollouts(ModelLayer):
         own, of_buffer, before = self.statistics(), self._buffer.statistics(), self._buffer_before
         values = {
             "samples_per_insert": own.samples_per_insert,
-            "policy_age_versions": own.policy_age,
             "learner_waited": own.learner_waited,
-            "collectors_waited": own.collectors_waited,
             "restarts": own.n_restarts + of_buffer.n_restarts - before.n_restarts,
             "lost": own.n_lost + of_buffer.n_lost - before.n_lost,
             "transitions": of_buffer.n_transitions,

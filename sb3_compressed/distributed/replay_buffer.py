@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from os import PathLike
@@ -29,7 +28,7 @@ from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.distributed.batch_decoding import BatchDecoder
-from sb3_compressed.distributed.checkpoint_manifest import Manifest, read_manifest
+from sb3_compressed.distributed.checkpoint_manifest import read_manifest
 from sb3_compressed.distributed.encoded_rows import NEXT_OBSERVATIONS, OBSERVATIONS
 from sb3_compressed.distributed.priority_updates import PendingUpdates, numbers_of
 from sb3_compressed.distributed.ray_session import connect
@@ -37,10 +36,10 @@ from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.sample_pipeline import Part, SamplePipeline
 from sb3_compressed.distributed.shard import ShardStatus
 from sb3_compressed.distributed.shard_checkpoints import ShardCheckpoints
-from sb3_compressed.distributed.shard_group import ShardGroup, ShardOptions, ShardView
+from sb3_compressed.distributed.shard_group import MAX_SHARDS, STORAGE_MODES, ShardGroup
 from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.distributed.writer_registry import LEARNER, WriterRegistry
-from sb3_compressed.errors import ShardTimeout
+from sb3_compressed.errors import ShardTimeout, StorageError
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
 from sb3_compressed.samplers.td_errors import validated_td_errors
@@ -159,6 +158,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     ) -> None:
         for count, value in {
             "buffer_size": buffer_size, "n_envs": n_envs, "n_steps": n_steps, "segment_length": segment_length,
+            "n_shards": n_shards,
         }.items():  # fmt: skip
             validate_integer(count, value, 1)
         validate_integer("prefetch", prefetch, 0)
@@ -166,7 +166,13 @@ class DistributedReplayBuffer(ReplayBuffer):
             raise ValueError("storage='device' is for buffers of one process; shards are in memory or in a folder")
         storage_mode = storage_mode_of(storage_mode, compression)
         _remove_names(compression)
-        options = ShardOptions(n_shards, storage, storage_mode, ray_options or {}, timeout)
+        if n_shards >= MAX_SHARDS:
+            raise ValueError(f"n_shards must be less than {MAX_SHARDS}, got {n_shards}")
+        if not 0 < timeout < float("inf"):
+            raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
+        if storage_mode not in STORAGE_MODES:
+            raise StorageError(f"storage_mode must be one of {STORAGE_MODES}, got {storage_mode!r}")
+        folder = None if storage == "memory" else user_path(storage).absolute()
         configured = _validated_sampler(sampler)
         if n_steps > 1 and isinstance(observation_space, spaces.Dict):
             raise ValueError(f"SB3 has no n-step returns for Dict observations, got n_steps={n_steps}")
@@ -193,22 +199,21 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._template = self._spec.staging(1, n_envs, 1)
         self._decoder = BatchDecoder(self._template, self.num_threads)
         connect(address)
-        self._start(options, buffer_size, segment_length, prefetch)
-
-    def _start(self, options: ShardOptions, buffer_size: int, segment_length: int, prefetch: int) -> None:
-        """Start the shards, and divide the buffer among the rings that they have."""
         seed, rng_seed = np.random.randint(2**31, size=2)  # noqa: NPY002  # which SB3 seeds
-        self._group = ShardGroup(options, self._spec, max(buffer_size // self.n_envs, 2), int(seed))
+        self._group = ShardGroup(
+            n_shards, folder, storage_mode, ray_options or {}, timeout, self._spec, max(buffer_size // n_envs, 2),
+            int(seed),
+        )  # fmt: skip
         if self._group.n_transitions > buffer_size:
             warn_user(
-                f"the shards of {options.storage} contain {self._group.n_transitions} transitions, but "
+                f"the shards of {storage} contain {self._group.n_transitions} transitions, but "
                 f"buffer_size={buffer_size}: the oldest of each writer are removed"
             )
         self._registry = WriterRegistry(self._group, buffer_size, segment_length)
-        self._updates = PendingUpdates(self._group)
+        self._updates = PendingUpdates(n_shards)
         rng = np.random.default_rng(rng_seed)
         self._pipeline = SamplePipeline(
-            self._group, prefetch, options.timeout, rng, self._send_staged, self._updates.take
+            self._group, prefetch, timeout, rng, lambda: self.flush(SENDING_TIME), self._updates.take
         )
         self._checkpoints = ShardCheckpoints(self._group)
         #: The writers of :meth:`add`, and which environments each gets.
@@ -314,36 +319,32 @@ class DistributedReplayBuffer(ReplayBuffer):
         :raises ShardTimeout: if a shard has not acknowledged everything by then; the rest stays staged
         """
         for shard, view in enumerate(self._group.shards):
-            for updates in self._updates.take(shard):
-                self._group.send(view, "update_priorities", updates)
+            if (updates := self._updates.take(shard)) is not None:
+                view.actor.update_priorities.remote(updates)
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         for _, writer in self._local:
             writer.flush(max(deadline - time.monotonic(), 0))
-            self.record_statuses(writer.name, writer.take_statuses())
+            self.record_status(writer.name, writer.status)
             if writer.n_staged and timeout is None:
                 raise ShardTimeout(
                     f"{writer.shard_name} has not acknowledged {writer.n_staged} transitions for {self._timeout:g} s"
                 )
 
-    def _send_staged(self) -> None:
-        """Send what was added, without waiting for shards that do not answer."""
-        self.flush(SENDING_TIME)
-
-    def record_statuses(self, name: str, statuses: Sequence[ShardStatus]) -> None:
-        """Record the states of a shard in its replies to a writer, ``writer.take_statuses()``.
+    def record_status(self, name: str, status: ShardStatus | None) -> None:
+        """Record the state of a shard in the last reply to a writer, ``writer.status``.
 
         The learner counts transitions of other processes only when it receives such a state, or when it samples.
 
         :param name: the name of the writer
         """
-        for status in statuses:
+        if status is not None:
             self._group.update(self._group.shards[self._registry.writers[name][1]], status)
             self._registry.update()
 
     def _record_local(self) -> None:
         """Record the states in the replies to the writers of this process."""
         for _, writer in self._local:
-            self.record_statuses(writer.name, writer.take_statuses())
+            self.record_status(writer.name, writer.status)
 
     def silent_shards(self) -> list[int]:
         """Return the numbers of the shards that do not answer within the timeout."""
@@ -363,9 +364,9 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._local = []
         self._updates.clear()
         self._group.call("reset")
-        self._registry.reset()
+        self._registry.replace(self._registry.writers, {})
+        self._group.resize(self._registry.rows)
         self._group.refresh_all()
-        self._group.renumber()
 
     # -- sampling --------------------------------------------------------------------------------------------
 
@@ -381,7 +382,7 @@ class DistributedReplayBuffer(ReplayBuffer):
                 writer.poll()
         self._record_local()
         n_staged = sum(writer.n_staged for _, writer in self._local)
-        return min(self._group.n_transitions + n_staged, self._registry.n_transitions)
+        return min(self._group.n_transitions + n_staged, self.buffer_size * self.n_envs)
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Sample a batch, as SB3's buffer does.
@@ -460,13 +461,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     @property
     def n_skipped_updates(self) -> int:
         """How many updates of priorities were skipped, since their transitions were overwritten or lost."""
-        statuses = (view.status for view in self._group.shards)
-        return self._updates.n_lost + sum(status.n_skipped_updates for status in statuses if status is not None)
-
-    @property
-    def shards(self) -> list[ShardView]:
-        """The shards, as far as this process knows them."""
-        return self._group.shards
+        return sum(status.n_skipped_updates for view in self._group.shards for status in view.statuses.values())
 
     # -- state -----------------------------------------------------------------------------------------------
 
@@ -480,7 +475,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             n_sampled=self.n_sampled,
             n_lost=sum(view.n_lost for view in group.shards) + sum(writer.n_lost for _, writer in self._local),
             n_restarts=sum(view.n_restarts for view in group.shards),
-            n_failed=pipeline.n_failed + group.n_failed,
+            n_failed=pipeline.n_failed,
             n_late=pipeline.n_late,
             n_bytes_inserted=sum(status.n_bytes_inserted for status in statuses),
             n_bytes_sampled=sum(status.n_bytes_sampled for status in statuses),
@@ -562,12 +557,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._require_open()
         path = user_path(folder).absolute()
         manifest = read_manifest(path)
-        self._load(path, manifest)
-        self._checkpoints.record(path, manifest)
-        self._group.refresh_all()
-
-    def _load(self, path: Path, manifest: Manifest) -> None:
-        """Load a checkpoint as :meth:`load_checkpoint` does."""
         saved = manifest.rings_in(path)
         n_shards = len(self._group.shards)
         present = {name: each for name, each in self._registry.writers.items() if not name.startswith(LEARNER)}
@@ -576,20 +565,20 @@ class DistributedReplayBuffer(ReplayBuffer):
             name: (n_envs, present.get(name, (0, shard))[1] % n_shards)
             for name, (n_envs, shard) in manifest.writers.items()
         }
-        rings: list[dict[str, tuple[Path, int]]] = [{} for _ in range(n_shards)]
+        sizes = {name: ring.n_transitions for name, ring in (manifest.rings or {}).items()}
+        rings: list[dict[str, tuple[Path, int, int | None]]] = [{} for _ in range(n_shards)]
         for name, source in saved.items():
             n_envs, shard = writers[name]
-            rings[shard][name] = source, n_envs
-        sizes = {name: ring.n_transitions for name, ring in (manifest.rings or {}).items()}
+            rings[shard][name] = source, n_envs, sizes.get(name)
         self._registry.replace(writers, sizes)
         rows = self._registry.rows
         self._pipeline.discard()
         self._updates.clear()
-        self._group.renumber()
         self._group.rows = rows
         self._local = []
-        loaded = self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
-        manifest.verify_loaded(path, dict(ChainMap(*loaded)), rows)
+        self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
+        self._checkpoints.record(path, manifest)
+        self._group.refresh_all()
 
 
 def _remove_names(options: dict[str, Any]) -> None:

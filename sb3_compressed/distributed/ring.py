@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,20 +19,10 @@ from sb3_compressed.persistence.buffer_state import is_observation, named_arrays
 from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 
-__all__ = ["Ring", "RingState"]
+__all__ = ["NUMBER_BITS", "Ring"]
 
-
-class RingState(NamedTuple):
-    """Where a ring is.
-
-    :param row: the row to write next
-    :param n_rows: number of rows of the ring
-    :param is_empty: whether no row is written
-    """
-
-    row: int
-    n_rows: int
-    is_empty: bool
+#: Bits of the number of a transition in its ring.
+NUMBER_BITS = 43
 
 
 class Ring:
@@ -50,12 +40,10 @@ class Ring:
     ) -> None:
         self._spec, self._rng = spec, rng
         self.buffer = spec.ring(n_rows, n_envs, **storage)
-        #: The writer that may append, as it named itself; empty if it must open the ring first.
+        #: The writer that may append, as it named itself; empty if this process has not heard of it.
         self.session = ""
-        #: Number of rows that it has appended.
-        self.position = 0
-        #: The number of the next row; see :meth:`_renumber`.
-        self._end = 0
+        #: Number of rows that it has inserted.
+        self.n_inserted = 0
         self._renumber()
 
     @property
@@ -73,11 +61,6 @@ class Ring:
     def n_envs(self) -> int:
         """Number of environments."""
         return self.buffer.n_envs
-
-    @property
-    def state(self) -> RingState:
-        """Where it is."""
-        return RingState(int(self.buffer.pos), self.n_rows, is_empty=not self.buffer.size())
 
     @property
     def n_transitions(self) -> int:
@@ -114,7 +97,7 @@ class Ring:
         :param max_updated: the largest priority that was updated in all rings of the shard; new transitions have at
             least this
         :raises OSError: if the folder cannot be written; the ring is then as it was, unless it has fewer rows than
-            these: then the writer must open it again
+            these
         """
         sampler = self.buffer.sampler
         if isinstance(sampler, PrioritizedSampler):
@@ -124,10 +107,9 @@ class Ring:
             append_rows(self.buffer, rows)
         except BaseException:
             if self.buffer.pos != before:
-                self.session = ""
                 self._renumber()
             raise
-        self.position += rows.values["n_rows"]
+        self.n_inserted += rows.values["n_rows"]
         self._end += rows.values["n_rows"]
 
     def truncate(self) -> None:
@@ -143,7 +125,7 @@ class Ring:
             buffer.flush()
 
     def reset(self) -> None:
-        """Remove all transitions; the writer must open the ring again."""
+        """Remove all transitions."""
         self.buffer.reset()
         self._renumber()
         self.session = ""
@@ -188,9 +170,10 @@ class Ring:
     # ``number % (n_rows * n_envs)`` is the flat index.
 
     def _renumber(self) -> None:
-        """Give all transitions new numbers, such that the earlier ones are those of overwritten transitions."""
-        self._end += self.buffer.size()
-        self._end += (self.buffer.pos - self._end) % self.n_rows
+        """Give all transitions new numbers. They begin anywhere, so those of before name none of them."""
+        end = self.n_rows + int(self._rng.integers(1 << NUMBER_BITS - 1)) // self.n_envs
+        #: The number of the next row.
+        self._end = end + (self.buffer.pos - end) % self.n_rows
 
     def _numbers_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of the transitions at flat indices."""
@@ -239,13 +222,8 @@ class Ring:
         return Block({"layouts": layouts}, sent, batches)
 
     def update(self, numbers: NDArray[np.int64], td_errors: NDArray[np.float64]) -> int:
-        """Update priorities; return how many were skipped since their transitions were overwritten.
-
-        :raises ValueError: if there was never such a transition
-        """
-        if len(numbers) and numbers.max() >= self._end * self.n_envs:
-            raise ValueError(f"indices must be those of a batch of this buffer, got {numbers.max()}")
-        is_current = numbers >= (self._end - self.buffer.size()) * self.n_envs
+        """Update priorities of the transitions that are still here; return how many these are."""
+        first = (self._end - self.buffer.size()) * self.n_envs
+        is_current = (numbers >= first) & (numbers < self._end * self.n_envs)
         indices = numbers[is_current] % (self.n_rows * self.n_envs)
-        n_overwritten = len(numbers) - len(indices)
-        return n_overwritten + self._bound.update(self.buffer, indices, td_errors[is_current])
+        return len(indices) - self._bound.update(self.buffer, indices, td_errors[is_current])

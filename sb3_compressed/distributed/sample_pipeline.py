@@ -15,7 +15,7 @@ import ray
 from numpy.typing import NDArray
 
 from sb3_compressed.distributed.block import Block
-from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.distributed.ray_session import ACTOR_FAILURES
 from sb3_compressed.distributed.shard import PriorityUpdates
 from sb3_compressed.distributed.shard_group import PATIENCE, ShardGroup
@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between attempts while there is nothing to sample.
 PAUSE = 0.1
-#: Codecs that are kept although no block refers to them.
-N_KEPT_CODECS = 1024
 
 
 class Part(NamedTuple):
@@ -38,7 +36,6 @@ class Part(NamedTuple):
     :param first: the number of the first transition in the block
     :param last: that after the last one
     :param shard: the number of the shard
-    :param epoch: the number of the process that returned it, see :class:`.ShardView`
     :param share: the share of the shard in all priorities when the batch was requested
     """
 
@@ -46,7 +43,6 @@ class Part(NamedTuple):
     first: int
     last: int
     shard: int
-    epoch: int
     share: float
 
     def array(self, name: str) -> NDArray[Any]:
@@ -93,13 +89,13 @@ class SamplePipeline:
         timeout: float,
         rng: np.random.Generator,
         send_staged: Callable[[], None],
-        take_updates: Callable[[int], Sequence[PriorityUpdates]],
+        take_updates: Callable[[int], PriorityUpdates | None],
     ) -> None:
         self._take_updates = take_updates
         self._group, self._timeout, self._rng, self._send_staged = group, timeout, rng, send_staged
         self._prefetch = prefetch
         self._session = uuid.uuid4().hex
-        self._codecs = CodecExchange(N_KEPT_CODECS)
+        self._codecs = CodecCache()
         #: What was requested ahead, and the batches of the round before that were not returned yet.
         self._rounds: deque[list[Request]] = deque()
         self._batches: deque[list[Part]] = deque()
@@ -131,15 +127,15 @@ class SamplePipeline:
                 # Ctrl-C leaves the round as it was, so that its replies are received again.
                 self._batches.extend(self._receive(self._rounds[0], length))
                 self._rounds.popleft()
-        except BufferNotReady:
-            self._rounds.clear()
-            if sum(part.last - part.first for part in self._last) != batch_size:
+        except Exception as error:
+            self._rounds.clear()  # the next call makes other requests
+            if (
+                not isinstance(error, BufferNotReady)
+                or sum(part.last - part.first for part in self._last) != batch_size
+            ):
                 raise
             logger.warning("no shard has any transitions, so the last batch is returned again")
             return self._last
-        except Exception:
-            self._rounds.clear()  # the next call makes other requests
-            raise
         self._last = self._batches.popleft()
         return self._last
 
@@ -157,8 +153,8 @@ class SamplePipeline:
                 reply = view.actor.sample.remote(self._session, of_shard.tolist(), updates)
                 requests.append(Request(shard, reply, of_shard, float(shares[shard]), time.monotonic()))
             else:  # others may have added to it
-                for each in updates:
-                    self._group.send(view, "update_priorities", each)
+                if updates is not None:
+                    view.actor.update_priorities.remote(updates)
                 self._group.request_status(view)
         return requests
 
@@ -192,14 +188,14 @@ class SamplePipeline:
             ready = self._wait_for(requests)
             missing = np.zeros(length, dtype=np.int64)
             for request in requests:
-                received = self._received(request, is_ready=request.reply in ready)
-                if received is None:
+                block = self._received(request, is_ready=request.reply in ready)
+                if block is None:
                     missing += request.counts
                     continue
                 ends = np.cumsum(request.counts).tolist()
                 for batch, first, last in zip(batches, [0, *ends], ends, strict=False):
                     if last > first:
-                        batch.append(Part(received[0], first, last, request.shard, received[1], request.share))
+                        batch.append(Part(block, first, last, request.shard, request.share))
             requests = self._requests(missing) if missing.any() else []
         return batches
 
@@ -210,17 +206,13 @@ class SamplePipeline:
         """
         expected = [each for each in requests if self._group.shards[each.shard].is_answering]
         if expected:
-            deadline = max(each.requested_at for each in expected) + self._timeout
-            ray.wait(
-                [each.reply for each in expected],
-                num_returns=len(expected),
-                timeout=max(deadline - time.monotonic(), 0),
-            )
+            left = max(each.requested_at for each in expected) + self._timeout - time.monotonic()
+            ray.wait([each.reply for each in expected], num_returns=len(expected), timeout=max(left, 0))
         ready, _ = ray.wait([each.reply for each in requests], num_returns=len(requests), timeout=0)
         return set(ready)
 
-    def _received(self, request: Request, *, is_ready: bool) -> tuple[Block, int] | None:
-        """Return the block in a reply and the epoch of the shard, ``None`` if there is none."""
+    def _received(self, request: Request, *, is_ready: bool) -> Block | None:
+        """Return the block in a reply, ``None`` if there is none."""
         view = self._group.shards[request.shard]
         if not is_ready:
             self.n_late += 1
@@ -234,10 +226,11 @@ class SamplePipeline:
                 self._group.exclude(view, error)
             return None
         self._codecs.receive(reply.codecs)
-        if not self._group.update(view, reply.status, request.requested_at) or reply.block is None:
+        self._group.update(view, reply.status, request.requested_at)
+        if reply.block is None:
             return None
         try:
-            return Block.unpack(reply.block, self._codecs), view.epoch
+            return Block.unpack(reply.block, self._codecs)
         except MissingCodec:  # it was in a reply that was late; in a new session, shards send all of them again
             self.n_failed += 1
             self._session = uuid.uuid4().hex

@@ -30,12 +30,12 @@ from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import Codec
 from sb3_compressed.distributed.block import Block, PackedBlock
 from sb3_compressed.distributed.checkpoint_manifest import POSITIVE, SavedRing, ring_folder
-from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.distributed.encoded_rows import require_fitting
 from sb3_compressed.distributed.ray_session import is_restarted
-from sb3_compressed.distributed.ring import Ring, RingState
+from sb3_compressed.distributed.ring import Ring
 from sb3_compressed.distributed.ring_spec import RingSpec
-from sb3_compressed.errors import StorageError
+from sb3_compressed.errors import CorruptStorage, ShardUnavailable, StorageError
 from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checked_json import read_object, write_object
@@ -44,13 +44,12 @@ from sb3_compressed.storage.log import newest_segment_digest
 
 __all__ = [
     "InsertReply",
-    "OpenReply",
     "PriorityUpdates",
     "SampleReply",
-    "SaveReply",
+    "Segment",
     "Shard",
     "ShardStatus",
-    "UnknownWriter",
+    "WriterPosition",
     "WriterReplaced",
     "require_version",
 ]
@@ -58,16 +57,10 @@ __all__ = [
 RINGS = "rings.json"
 #: The group of methods that return while another one is running.
 HEALTH = "health"
-#: Codecs of earlier writers that are kept although no payload refers to them.
-N_KEPT_CODECS = 64
 #: Seconds to wait for the lock of a folder, which a killed process may still have for a moment.
 LOCK_TIMEOUT = 30.0
 #: The same for a shard that Ray restarts after a node was lost, whose processes may not have noticed yet.
 RESTART_LOCK_TIMEOUT = 120.0
-
-
-class UnknownWriter(LookupError):
-    """A shard does not know a writer, or its last segment was another one; the writer must open its ring first."""
 
 
 class WriterReplaced(RuntimeError):
@@ -105,23 +98,28 @@ class ShardStatus(NamedTuple):
     n_inserted_by: dict[str, int]
 
 
-class OpenReply(NamedTuple):
-    """Where a writer continues.
+class WriterPosition(NamedTuple):
+    """Where a writer is in its ring, after the segments that were stored.
 
-    :param position: the number of rows that it has inserted, which is counted from when this process knows it
-    :param is_known: whether this process has known it before
+    :param incarnation: the process of the shard
+    :param row: the row to write next
+    :param n_rows: number of rows of the ring
+    :param n_inserted: number of rows that the writer has inserted
     """
 
-    position: int
-    is_known: bool
-    ring: RingState
-    status: ShardStatus
+    incarnation: str
+    row: int
+    n_rows: int
+    n_inserted: int
 
 
 class InsertReply(NamedTuple):
-    """The acknowledgement of a segment."""
+    """The acknowledgement of a segment, or of a ring that was opened.
 
-    ring: RingState
+    :param position: where the writer continues
+    """
+
+    position: WriterPosition
     status: ShardStatus
 
 
@@ -137,14 +135,17 @@ class SampleReply(NamedTuple):
     status: ShardStatus
 
 
-class SaveReply(NamedTuple):
-    """What a shard has saved.
+class Segment(NamedTuple):
+    """Rows of a writer.
 
-    :param rings: its rings, by the names of their writers
+    :param position: where the writer is, as the last reply says
+    :param block: the packed block of :func:`.block_of`
+    :param after_gap: whether rows before these were lost, so that episodes do not continue
     """
 
-    rings: dict[str, SavedRing]
-    status: ShardStatus
+    position: WriterPosition
+    block: PackedBlock
+    after_gap: bool = False
 
 
 class PriorityUpdates(NamedTuple):
@@ -153,13 +154,11 @@ class PriorityUpdates(NamedTuple):
     :param rings: the ring of each transition, as in the block of :meth:`Shard.sample`, ``(n,)``
     :param numbers: their numbers in the rings, ``(n,)``
     :param td_errors: their absolute TD errors, ``(n,)``; of equal transitions, the last one counts
-    :param incarnation: the process of the shard that they were drawn from
     """
 
     rings: NDArray[np.int16]
     numbers: NDArray[np.int64]
     td_errors: NDArray[Any]
-    incarnation: str
 
 
 def require_version(version: str) -> None:
@@ -207,8 +206,7 @@ class Shard:
         #: Number of rows of rings, also of those that are not opened yet.
         self._rows: dict[str, int] = {}
         self._n_inserted_by: Counter[str] = Counter()
-        self._codecs = CodecExchange(N_KEPT_CODECS)
-        self._layouts: dict[str, FrameLayout] = {}
+        self._codecs = CodecCache()
         self._learner, self._sent = "", set[bytes]()
         self._n_sampled = self._n_bytes_inserted = self._n_bytes_sampled = 0
         self._n_skipped_updates = self._n_states = self._n_restored = 0
@@ -279,15 +277,17 @@ class Shard:
         self._share_layouts()
         return ring
 
-    def _share_layouts(self) -> None:
-        """Use the first layout that is known of a stream of observations in all rings, so that batches have one."""
+    def _share_layouts(self, found: Mapping[str, FrameLayout | None] | None = None) -> None:
+        """Use the first layout that is known of a stream of observations in all rings, so that batches have one.
+
+        :param found: the layouts of rows that are about to be appended
+        """
         streams = [stream for ring in self._rings.values() for stream in ring.streams.items()]
+        known = {name: layout for name, layout in (found or {}).items() if layout is not None}
+        known |= {name: array.layout for name, array in reversed(streams) if array.layout is not None}
         for name, array in streams:
-            if array.layout is not None:
-                self._layouts.setdefault(name, array.layout)
-        for name, array in streams:
-            if array.layout is None and name in self._layouts:
-                array.set_layout(self._layouts[name])
+            if array.layout is None and name in known:
+                array.set_layout(known[name])
 
     def _save_rings(self) -> None:
         if self._folder is not None:
@@ -310,85 +310,92 @@ class Shard:
             self._rings[name].resize(rows[name])
 
     def reset(self) -> None:
-        """Remove all transitions. Writers must open their rings again."""
+        """Remove all transitions."""
         for ring in self._rings.values():
             ring.reset()
 
-    def open_ring(self, name: str, session: str, n_envs: int, *, continues: bool) -> OpenReply:
-        """Open the ring of a writer, which is created if there is none.
+    def open_ring(self, name: str, session: str, n_envs: int) -> InsertReply:
+        """Open the ring of a new writer, which is created if there is none; running episodes are truncated.
 
         :param name: the name of the writer
         :param session: names this writer; another one of the same name cannot insert any more
         :param n_envs: number of environments of the writer
-        :param continues: whether the writer continues episodes that it has begun; otherwise, they are truncated
         :raises ValueError: if the ring has another number of environments
-        :raises WriterReplaced: if the writer continues, but another one has opened the ring
         """
-        self.status()  # raises if it cannot be used
+        ring = self._ring(name, n_envs)
+        if ring.session != session:
+            ring.truncate()
+            ring.session, ring.n_inserted = session, 0
+        return self._reply(ring)
+
+    def _ring(self, name: str, n_envs: int) -> Ring:
+        """Return the ring of a writer.
+
+        :raises ValueError: if it has another number of environments
+        """
+        self.status()  # raises if the shard cannot be used
         ring = self._rings.get(name)
         if ring is None:
             ring = self._include(name, self._new_ring(name, n_envs, "overwrite"))
             self._save_rings()
         if ring.n_envs != n_envs:
             raise ValueError(f"the ring of {name!r} has {ring.n_envs} environments, the writer has {n_envs}")
-        is_known = ring.session == session
-        if not is_known:
-            if continues and ring.session:
-                raise WriterReplaced(f"another writer of the name {name!r} has taken over the ring")
-            if not continues:
-                ring.truncate()
-            ring.session, ring.position = session, 0
-        return OpenReply(ring.position, is_known, ring.state, self.status())
+        return ring
+
+    def _reply(self, ring: Ring) -> InsertReply:
+        position = WriterPosition(self._incarnation, int(ring.buffer.pos), ring.n_rows, ring.n_inserted)
+        return InsertReply(position, self.status())
 
     def insert(
-        self,
-        name: str,
-        session: str,
-        position: int,
-        block: PackedBlock,
-        codecs: Mapping[bytes, Codec],
-        *,
-        after_gap: bool = False,
+        self, name: str, session: str, n_envs: int, segment: Segment, codecs: Mapping[bytes, Codec]
     ) -> InsertReply:
         """Append a segment to the ring of a writer; return when it is stored, in the folder if there is one.
 
-        :param name: the name of the writer
-        :param session: as for :meth:`open_ring`
-        :param position: the number of rows that the writer has inserted before, from that of :meth:`open_ring` on. A
-            segment that was stored before is acknowledged
-        :param block: the packed block of :func:`.block_of`
+        A segment that was stored before is acknowledged again.
+
+        :param name: as for :meth:`open_ring`, and so are ``session`` and ``n_envs``
         :param codecs: those that the writer has not sent yet
-        :param after_gap: whether rows before these were lost, so that episodes do not continue
-        :raises UnknownWriter: if the ring was not opened by this writer, or the position does not follow the last one
+        :raises WriterReplaced: if another writer has opened the ring
         :raises MissingCodec: if the shard has forgotten a codec that was sent before; nothing is stored then
         :raises ValueError: if the block does not fit the ring
         :raises OSError: if the folder cannot be written; nothing is stored then
         """
-        ring = self._rings.get(name)
-        if ring is None or ring.session != session:
-            raise UnknownWriter(f"{name!r} must open its ring first")
+        ring = self._ring(name, n_envs)
+        if ring.session not in ("", session):
+            raise WriterReplaced(f"another writer of the name {name!r} has taken over the ring")
         self._codecs.receive(codecs)
-        rows = Block.unpack(block, self._codecs)
+        rows = Block.unpack(segment.block, self._codecs)
         require_fitting(rows, ring.buffer)
-        n_rows = rows.values["n_rows"]
-        if position != ring.position:
-            if position + n_rows != ring.position:
-                raise UnknownWriter(f"{name!r} must continue after {ring.position} rows, got {position}")
-            return InsertReply(ring.state, self.status())  # it was stored, and the acknowledgement lost
-        for stream, layout in rows.values["layouts"].items():
-            if layout is not None:
-                self._layouts.setdefault(stream, layout)
-        self._share_layouts()
-        if after_gap:
+        n_rows, n_before = rows.values["n_rows"], segment.position.n_inserted
+        if ring.session:
+            is_stored = ring.n_inserted == n_before + n_rows
+        else:
+            is_stored = self._is_stored(ring, segment.position, n_rows)
+            ring.session, ring.n_inserted = session, n_before + n_rows * is_stored
+        if is_stored:
+            return self._reply(ring)
+        if ring.n_inserted != n_before:
+            raise ValueError(f"{name!r} must continue after {ring.n_inserted} rows, got {n_before}")
+        self._share_layouts(rows.values["layouts"])
+        if segment.after_gap:
             ring.truncate()
         ring.append(rows, max(each.max_updated for each in self._rings.values()))
         self._n_inserted_by[name] += n_rows * ring.n_envs
-        self._n_bytes_inserted += block.nbytes
-        return InsertReply(ring.state, self.status())
+        self._n_bytes_inserted += segment.block.nbytes
+        return self._reply(ring)
+
+    def _is_stored(self, ring: Ring, last: WriterPosition, n_rows: int) -> bool:
+        """Return whether an earlier process has stored a segment; ``False`` if its ring was resized meanwhile.
+
+        :param last: where its writer was before
+        """
+        if last.incarnation == self._incarnation or not ring.n_transitions or ring.n_rows != last.n_rows:
+            return False
+        return n_rows % ring.n_rows == (ring.buffer.pos - last.row) % ring.n_rows != 0
 
     # -- sampling --------------------------------------------------------------------------------------------
 
-    def sample(self, session: str, counts: Sequence[int], updates: Sequence[PriorityUpdates] = ()) -> SampleReply:
+    def sample(self, session: str, counts: Sequence[int], updates: PriorityUpdates | None = None) -> SampleReply:
         """Update priorities, and then draw the transitions of several batches.
 
         The block contains the arrays of :meth:`.Ring.sample`, those of a batch together, and the ring of each
@@ -399,8 +406,8 @@ class Shard:
         :param counts: how many transitions of this shard each batch has
         :param updates: for :meth:`update_priorities`
         """
-        for each in updates:
-            self.update_priorities(each)
+        if updates is not None:
+            self.update_priorities(updates)
         n = sum(counts)
         rings = [ring for ring in self._rings.values() if ring.n_transitions]
         masses = np.array([ring.mass for ring in rings], dtype=np.float64)
@@ -412,9 +419,8 @@ class Shard:
         drawn = self._drawn(rings, masses / total, counts)
         drawn.values["total"] = total
         block = drawn.pack()
-        used = {self._codecs.add(codec) for batch in drawn.batches.values() for codec in batch.codecs}
-        new = self._codecs.present(used - self._sent)
-        self._sent |= used
+        new = {digest: codec for digest, codec in drawn.codecs.items() if digest not in self._sent}
+        self._sent |= new.keys()
         self._n_sampled += n
         self._n_bytes_sampled += block.nbytes
         return SampleReply(block, new, self.status())
@@ -438,19 +444,15 @@ class Shard:
         batches = {
             name: PayloadBatch.joined([block.batches[name] for block in blocks], items) for name in blocks[0].batches
         }
-        layouts = {name: self._layouts.get(name) for name in batches}
-        return Block({"counts": list(counts), "layouts": layouts}, arrays, batches)
+        return Block({"counts": list(counts), "layouts": blocks[0].values["layouts"]}, arrays, batches)
 
     def update_priorities(self, updates: PriorityUpdates) -> None:
         """Update the priorities of transitions; those that were overwritten or lost are skipped and counted."""
-        if updates.incarnation != self._incarnation:
-            self._n_skipped_updates += len(updates.numbers)
-            return
-        all_rings = list(self._rings.values())
-        for number in np.unique(updates.rings).tolist():
+        self._n_skipped_updates += len(updates.numbers)
+        for number, ring in enumerate(self._rings.values()):
             is_here = updates.rings == number
-            ring = all_rings[number]
-            self._n_skipped_updates += ring.update(updates.numbers[is_here], updates.td_errors[is_here])
+            if is_here.any():
+                self._n_skipped_updates -= ring.update(updates.numbers[is_here], updates.td_errors[is_here])
 
     # -- state -----------------------------------------------------------------------------------------------
 
@@ -476,25 +478,26 @@ class Shard:
             dict(self._n_inserted_by),
         )  # fmt: skip
 
-    def pid(self) -> int:
-        """Return the id of the process."""
-        return os.getpid()
-
     def rings(self) -> dict[str, tuple[int, int]]:
         """Return the number of environments and of transitions of each ring by its name."""
         return {name: (ring.n_envs, ring.n_transitions) for name, ring in self._rings.items()}
 
     @ray.method(concurrency_group=HEALTH)
-    def ping(self) -> None:
-        """Return while another call is running, such as a long save: this process answers."""
+    def ping(self) -> int:
+        """Return the id of the process while another call is running, such as a long save: this process answers."""
+        return os.getpid()
 
-    def save_checkpoint(self, folder: Path, cut: Path) -> SaveReply:
-        """Save all rings, and hard links of the saved state to the folder of a cut.
+    def save_checkpoint(self, folder: Path, cut: Path, incarnation: str) -> dict[str, SavedRing]:
+        """Save all rings, and hard links of the saved state to the folder of a cut; return them by their writers.
 
         :param folder: receives what changed since the last save there
         :param cut: contains the rings of all shards; it must exist, since the learner removes it if a save fails
-        :raises StorageError: if it does not exist any more
+        :param incarnation: the process that the learner knows
+        :raises ShardUnavailable: if this is another one, which may have lost transitions
+        :raises StorageError: if the folder of the cut does not exist any more
         """
+        if incarnation != self._incarnation:
+            raise ShardUnavailable("a shard was restarted, so that the save would lack transitions; try again")
         rings: dict[str, SavedRing] = {}
         for name, ring in self._rings.items():
             ring.buffer.save_latest(ring_folder(folder, name))
@@ -505,23 +508,24 @@ class Shard:
             digest = newest_segment_digest(path)
             assert digest is not None
             rings[name] = SavedRing(ring.n_transitions, digest)
-        return SaveReply(rings, self.status())
+        return rings
 
-    def load_checkpoint(self, rings: Mapping[str, tuple[Path, int]], rows: Mapping[str, int]) -> dict[str, int]:
-        """Replace all rings by those that were saved. Writers must open their rings again.
+    def load_checkpoint(self, rings: Mapping[str, tuple[Path, int, int | None]], rows: Mapping[str, int]) -> None:
+        """Replace all rings by those that were saved.
 
-        :param rings: the folder and the number of environments of each ring, by the name of its writer
+        :param rings: of each ring, by the name of its writer, the folder, the number of environments, and the number of
+            transitions, ``None`` if that was not saved
         :param rows: as for :meth:`resize`
-        :return: the number of transitions of each ring
         :raises StorageError: if a folder does not contain such a ring
+        :raises CorruptStorage: if it lacks transitions
         :raises OSError: if the folder of this shard cannot be written; it then contains some of these rings
         """
         for ring in self._rings.values():
             with contextlib.suppress(OSError):  # its transitions are replaced anyway
                 ring.buffer.close()
-        self._rows, self._rings, self._layouts = dict(rows), {}, {}
+        self._rows, self._rings = dict(rows), {}
         self._save_rings()  # so that a process that is killed before it has loaded all of them begins without any
-        for name, (folder, n_envs) in rings.items():
+        for name, (folder, n_envs, size) in rings.items():
             if self._folder is None:
                 ring = Ring(self._spec, rows[name], n_envs, {}, self._rng)
                 ring.load(folder)
@@ -531,11 +535,13 @@ class Shard:
                 shutil.copytree(folder, target, copy_function=shutil.copyfile)
                 target.chmod(target.stat().st_mode | stat.S_IRWXU)  # checkpoints may be read-only
                 ring = self._new_ring(name, n_envs, "resume")
+            expected = ring.n_transitions if size is None else min(size, rows[name] * n_envs)
+            if ring.n_transitions != expected:
+                raise CorruptStorage(f"{folder} should contain {expected} transitions, got {ring.n_transitions}")
             self._include(name, ring).truncate()  # what follows is from another episode
         self._save_rings()
         if isinstance(self._error, OSError):
             self._error = None
-        return {name: ring.n_transitions for name, ring in self._rings.items()}
 
     def close(self) -> None:
         """Flush and release the folder."""

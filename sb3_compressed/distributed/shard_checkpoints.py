@@ -13,7 +13,6 @@ from sb3_compressed.distributed.checkpoint_manifest import (
     new_cut,
     read_manifest,
     remove_other_cuts,
-    remove_other_rings,
 )
 from sb3_compressed.distributed.shard_group import ShardGroup
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
@@ -59,7 +58,6 @@ class ShardCheckpoints:
                 manifest = Manifest(cut, dict(writers), rings)
                 self.record(path, manifest)  # before, so that the buffer may overwrite an interrupted save
                 manifest.write(path)
-                remove_other_rings(path, manifest)
             finally:
                 remove_other_cuts(path)
         finally:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -19,21 +19,18 @@ from numpy.typing import NDArray
 from ray.exceptions import RayTaskError
 
 from sb3_compressed import __version__
-from sb3_compressed.buffers.validation import validate_integer
-from sb3_compressed.common.paths import user_path
 from sb3_compressed.distributed.checkpoint_manifest import SavedRing
 from sb3_compressed.distributed.ray_session import (
     ACTOR_FAILURES,
     free_resources,
     new_actor,
-    summary,
 )
 from sb3_compressed.distributed.ring_spec import RingSpec
-from sb3_compressed.distributed.shard import SaveReply, Shard, ShardStatus
+from sb3_compressed.distributed.shard import Shard, ShardStatus
 from sb3_compressed.errors import ShardTimeout, ShardUnavailable, StorageError
-from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
+from sb3_compressed.persistence.buffer_storage import StorageMode
 
-__all__ = ["ShardGroup", "ShardOptions", "ShardView"]
+__all__ = ["MAX_SHARDS", "STORAGE_MODES", "ShardGroup", "ShardView"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,41 +48,12 @@ START_TIME = 120.0
 PATIENCE = 120.0
 
 
-@dataclass(frozen=True)
-class ShardOptions:
-    """How shards are started, see :class:`.DistributedReplayBuffer`.
-
-    :raises ValueError: if a number is out of range, or there is no such mode for shards
-    """
-
-    n_shards: int
-    storage: StorageLocation
-    storage_mode: StorageMode
-    ray_options: Mapping[str, Any]
-    timeout: float
-
-    def __post_init__(self) -> None:
-        validate_integer("n_shards", self.n_shards, 1)
-        if self.n_shards >= MAX_SHARDS:
-            raise ValueError(f"n_shards must be less than {MAX_SHARDS}, got {self.n_shards}")
-        if not 0 < self.timeout < float("inf"):
-            raise ValueError(f"timeout must be a positive number of seconds, got {self.timeout!r}")
-        if self.storage_mode not in STORAGE_MODES:
-            raise StorageError(f"storage_mode must be one of {STORAGE_MODES}, got {self.storage_mode!r}")
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder to store shards in, ``None`` for memory."""
-        return None if self.storage == "memory" else user_path(self.storage).absolute()
-
-
 @dataclass
 class ShardView:
     """A shard as the learner knows it.
 
     :param actor: its handle
     :param statuses: the newest state of each of its processes that is known; the last one is the present process
-    :param epoch: changes with each restart, and when all transitions were replaced by others
     :param since: when the present process was found, in seconds of ``time.monotonic``
     :param is_answering: whether the last request was answered, in time
     :param probe: a request for its state
@@ -94,7 +62,6 @@ class ShardView:
 
     actor: Any
     statuses: dict[str, ShardStatus] = field(default_factory=dict)
-    epoch: int = 0
     since: float = 0.0
     is_answering: bool = True
     probe: Any = None
@@ -104,12 +71,6 @@ class ShardView:
     def status(self) -> ShardStatus | None:
         """The newest state of the present process, ``None`` until it has answered."""
         return next(reversed(self.statuses.values()), None)
-
-    @property
-    def mass(self) -> float:
-        """What it contributes to batches, 0 if it does not answer."""
-        status = self.status
-        return 0.0 if status is None or not self.is_answering else status.mass
 
     @property
     def n_restarts(self) -> int:
@@ -125,7 +86,11 @@ class ShardView:
 class ShardGroup:
     """The shards of a distributed buffer.
 
-    :param options: how they are started
+    :param n_shards: number of shards
+    :param folder: to store them in, ``None`` for memory
+    :param mode: what to do if it contains shards
+    :param ray_options: options of their actors
+    :param timeout: seconds after which a shard that does not answer is late
     :param spec: how their rings are constructed
     :param n_rows: number of rows of rings that :meth:`resize` has not named
     :param seed: of their random numbers
@@ -133,30 +98,28 @@ class ShardGroup:
     :raises StorageError: if the folder contains more shards, or shards that are not to be continued
     """
 
-    def __init__(self, options: ShardOptions, spec: RingSpec, n_rows: int, seed: int) -> None:
+    def __init__(
+        self, n_shards: int, folder: Path | None, mode: StorageMode, ray_options: Mapping[str, Any], timeout: float,
+        spec: RingSpec, n_rows: int, seed: int,
+    ) -> None:  # fmt: skip
         #: Number of rows of each ring.
         self.rows: dict[str, int] = {}
-        self._timeout = options.timeout
-        #: Number of calls that have failed whose results nobody needs.
-        self.n_failed = 0
-        #: Calls whose results nobody needs: the number of the shard, the method, and the reference to its result.
-        self._unreceived: list[tuple[int, str, Any]] = []
-        folder = options.folder
+        self._timeout = timeout
         if folder is not None:
-            _require_no_more_shards(folder, options.n_shards)
+            _require_no_more_shards(folder, n_shards)
         run = uuid.uuid4().hex
         self.shards = [
             ShardView(
                 new_actor(
-                    Shard, {"scheduling_strategy": "SPREAD", **options.ray_options}, spec, n_rows,
-                    None if folder is None else folder / f"{FOLDER}{index}", run, options.storage_mode, seed + index,
+                    Shard, {"scheduling_strategy": "SPREAD", **ray_options}, spec, n_rows,
+                    None if folder is None else folder / f"{FOLDER}{index}", run, mode, seed + index,
                     __version__,
                 )
             )
-            for index in range(options.n_shards)
+            for index in range(n_shards)
         ]  # fmt: skip
         try:
-            self._wait_for_start(options.ray_options)
+            self._wait_for_start(ray_options)
             self.refresh_all()  # which raises the errors of their constructors
         except BaseException:
             for view in self.shards:
@@ -169,45 +132,33 @@ class ShardGroup:
         :raises ShardTimeout: if they do not begin for minutes, such as if no node has the resources that they request
         """
         pings = [view.actor.ping.remote() for view in self.shards]
-        for timeout in (self._timeout, START_TIME):
-            _, missing = ray.wait(pings, num_returns=len(pings), timeout=timeout)
-            if not missing:
-                return
-            message = (
-                f"{len(missing)} of {len(pings)} shards did not start in {timeout:g} s with "
+        if missing := ray.wait(pings, num_returns=len(pings), timeout=START_TIME)[1]:
+            raise ShardTimeout(
+                f"{len(missing)} of {len(pings)} shards did not start in {START_TIME:g} s with "
                 f"ray_options={dict(options)}; of the cluster, {free_resources()} are free"
             )
-            logger.warning("%s", message)
-        raise ShardTimeout(message)
 
-    def update(self, view: ShardView, status: ShardStatus, requested_at: float = 0.0) -> bool:
-        """Record the state in a reply, unless a newer one is known; return whether it is of the present process.
+    def update(self, view: ShardView, status: ShardStatus, requested_at: float = 0.0) -> None:
+        """Record the state in a reply, unless a newer one is known.
 
-        Replies of an earlier process may arrive after those of a later one, and those to other writers are older than
-        what is known.
+        Replies of an earlier process may arrive after those of a later one, and those to writers are older than what is
+        known.
 
-        :param requested_at: when the reply was requested; 0 if that is not known
+        :param requested_at: when the reply was requested; 0 if that is not known, for replies to writers
         """
         known, previous = view.statuses.get(status.incarnation), view.status
         if known is None or status.number > known.number:
             view.statuses[status.incarnation] = status
         if previous is None or previous.incarnation == status.incarnation:
-            return True
+            return
         if known is not None and requested_at <= view.since:
-            return False
+            return
         view.statuses[status.incarnation] = view.statuses.pop(status.incarnation)  # the last one
-        view.epoch += 1
         view.since = time.monotonic()
-        self.send(view, "resize", self.rows)  # its constructor sets default sizes
+        view.actor.resize.remote(self.rows)  # its constructor sets default sizes
         logger.warning(
             "shard %d was restarted; restarts have lost %d of its transitions", self.shards.index(view), view.n_lost
         )
-        return True
-
-    def renumber(self) -> None:
-        """Forget the numbers of all transitions, which were replaced by others."""
-        for view in self.shards:
-            view.epoch += 1
 
     def exclude(self, view: ShardView, error: Exception | None = None) -> None:
         """Make no requests to a shard that has failed, or without an error is late, until it answers again."""
@@ -239,7 +190,6 @@ class ShardGroup:
 
         :param timeout: seconds to wait for them
         """
-        self._receive_errors()
         waiting = [view for view in self.shards if view.probe is not None]
         if not waiting:
             return
@@ -263,22 +213,6 @@ class ShardGroup:
         view.probe, view.is_answering = None, True
         self.update(view, status, requested_at)
 
-    def send(self, view: ShardView, method: str, *args: Any) -> None:
-        """Call a method whose result nobody needs; :meth:`poll` logs and counts its errors."""
-        self._unreceived.append((self.shards.index(view), method, getattr(view.actor, method).remote(*args)))
-
-    def _receive_errors(self) -> None:
-        """Log and count the errors of calls whose results nobody needs."""
-        if not self._unreceived:
-            return
-        replies = [reply for _, _, reply in self._unreceived]
-        ready = {*ray.wait(replies, num_returns=len(replies), timeout=0)[0]}
-        for index, method, reply in self._unreceived:
-            if reply in ready and (error := _received(reply)[1]) is not None:
-                self.n_failed += 1
-                logger.warning("shard %d failed in %s(): %s", index, method, summary(error))
-        self._unreceived = [each for each in self._unreceived if each[2] not in ready]
-
     def refresh_all(self) -> None:
         """Wait for the state of all shards."""
         requested_at = time.monotonic()
@@ -294,12 +228,12 @@ class ShardGroup:
         """Change the number of rows of rings, see :meth:`.Shard.resize`, without waiting for it."""
         self.rows = dict(rows)
         for view in self.shards:
-            self.send(view, "resize", self.rows)
+            view.actor.resize.remote(self.rows)
 
     @property
     def masses(self) -> NDArray[np.float64]:
-        """What each shard contributes to batches, ``(n_shards,)``."""
-        return np.array([view.mass for view in self.shards])
+        """What each shard contributes to batches, ``(n_shards,)``: 0 if it does not answer."""
+        return np.array([view.status.mass if view.status and view.is_answering else 0.0 for view in self.shards])
 
     @property
     def n_transitions(self) -> int:
@@ -312,24 +246,22 @@ class ShardGroup:
         return sum(status.n_inserted for view in self.shards for status in view.statuses.values())
 
     @property
-    def n_inserted_by(self) -> dict[str, int]:
+    def n_inserted_by(self) -> Counter[str]:
         """Number of transitions that each writer has inserted, as far as the learner knows."""
-        counts: Counter[str] = Counter()
-        for view in self.shards:
-            for status in view.statuses.values():
-                counts.update(status.n_inserted_by)
-        return counts
+        counts = (Counter(status.n_inserted_by) for view in self.shards for status in view.statuses.values())
+        return sum(counts, Counter[str]())
 
-    def call(self, method: str, *args: Any, is_repeated: bool = True) -> list[Any]:
+    def call(self, method: str, *args: Any) -> list[Any]:
         """Call a method of all shards, and return the results.
 
-        :param is_repeated: whether to call a shard again that fails, once it was restarted
-        :raises ShardTimeout: if a shard does not answer
-        :raises ShardUnavailable: if one fails, for minutes if the call is repeated
-        """
-        return self.call_each(method, [args] * len(self.shards), is_repeated=is_repeated)
+        A shard that fails is called again when it was restarted.
 
-    def call_each(self, method: str, args: Sequence[tuple[Any, ...]], *, is_repeated: bool = True) -> list[Any]:
+        :raises ShardTimeout: if a shard does not answer
+        :raises ShardUnavailable: if one fails, for minutes
+        """
+        return self.call_each(method, [args] * len(self.shards))
+
+    def call_each(self, method: str, args: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method of all shards as :meth:`call` does.
 
         A call may take longer than the timeout if its shard answers pings meanwhile.
@@ -349,10 +281,9 @@ class ShardGroup:
                 if isinstance(error, RayTaskError):
                     _raise_cause(error)
             if late:
-                self._unreceived += [(index, method, replies[index]) for index in late]
                 names = ", ".join(f"shard {index}" for index in late)
                 raise ShardTimeout(f"{names} did not answer {method}() for {self._timeout:g} s")
-            if failed and (not is_repeated or time.monotonic() > deadline):
+            if failed and time.monotonic() > deadline:
                 index, cause = next(iter(failed.items()))
                 raise ShardUnavailable(f"shard {index} failed in {method}(): {type(cause).__name__}") from cause
             if failed:
@@ -366,16 +297,8 @@ class ShardGroup:
         :raises ShardTimeout: if a shard does not answer
         :raises ShardUnavailable: if one fails, or was restarted since the last state that is known
         """
-        expected = [view.status.incarnation if view.status else None for view in self.shards]
-        requested_at = time.monotonic()
-        replies: list[SaveReply] = self.call("save_checkpoint", folder, cut, is_repeated=False)
-        rings: dict[str, SavedRing] = {}
-        for index, (view, reply) in enumerate(zip(self.shards, replies, strict=True)):
-            self._answered(view, reply.status, requested_at)
-            if reply.status.incarnation != expected[index]:
-                raise ShardUnavailable(f"shard {index} was restarted during save_checkpoint()")
-            rings |= reply.rings
-        return rings
+        args = [(folder, cut, view.status.incarnation if view.status else "") for view in self.shards]
+        return dict(ChainMap(*self.call_each("save_checkpoint", args)))
 
     def _wait(self, replies: Mapping[int, Any]) -> list[int]:
         """Wait for the replies of shards, and return the shards that do not answer for the timeout.

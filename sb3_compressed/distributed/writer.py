@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import ray
 
-from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.interrupts import deferred_interrupts
-from sb3_compressed.distributed.block import PackedBlock
 from sb3_compressed.distributed.encoded_rows import block_of
-from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, summary
+from sb3_compressed.distributed.ray_session import ACTOR_FAILURES
 from sb3_compressed.distributed.ring_spec import RingSpec
-from sb3_compressed.distributed.shard import InsertReply, OpenReply, ShardStatus, UnknownWriter
+from sb3_compressed.distributed.shard import InsertReply, Segment, ShardStatus
 from sb3_compressed.errors import MissingCodec, ShardTimeout
 
 __all__ = ["ReplayWriter"]
@@ -31,23 +29,19 @@ PAUSE = 0.2
 
 
 @dataclass(eq=False)
-class Segment:
-    """Rows on their way to a shard.
+class Call:
+    """A call of the shard whose reply has not arrived.
 
-    :param n_rows: number of its rows
-    :param block: these rows, packed
+    :param n_rows: number of rows of its segment
+    :param segment: ``None`` to open the ring
     :param codecs: the codecs of their payloads
-    :param after_gap: whether rows before these were lost
     """
 
-    n_rows: int
-    block: PackedBlock
-    codecs: dict[bytes, Codec]
-    after_gap: bool
-    #: What :meth:`.Shard.insert` returns, ``None`` if that has failed, so that the ring must be opened again.
+    n_rows: int = 0
+    segment: Segment | None = None
+    codecs: dict[bytes, Codec] = field(default_factory=dict)
+    #: The reference to its result, ``None`` if it must be made again.
     reply: Any = None
-    #: Whether the shard has not stored it, since it did not know the writer.
-    is_refused: bool = False
 
 
 class ReplayWriter:
@@ -91,16 +85,14 @@ class ReplayWriter:
         self.n_lost = 0
         #: The rows that were not sent yet, ``None`` until the ring is open.
         self._staging: CompressedReplay | None = None
-        #: The segment that is not acknowledged yet.
-        self._segment: Segment | None = None
+        #: The call whose reply has not arrived.
+        self._call: Call | None = None
         #: Whether the last rows were lost, so that episodes do not continue after them.
         self._has_gap = False
         #: Whether the shard has not answered in time, so that nothing waits for it until it answers.
         self._is_late = False
-        #: What :meth:`.Shard.open_ring` returns, ``None`` unless that was requested and not used yet.
-        self._opening: Any = None
-        #: The newest state of each process of the shard that has replied since :meth:`take_statuses`.
-        self._statuses: dict[str, ShardStatus] = {}
+        #: The newest state of the shard in a reply, ``None`` before the first one.
+        self.status: ShardStatus | None = None
 
     def open(self) -> None:
         """Open the ring, unless it is open; :meth:`add` does this, too.
@@ -109,13 +101,14 @@ class ReplayWriter:
         """
         if self._staging is not None:
             return
-        self._session, self._opening = uuid.uuid4().hex, None
-        self._sent = set[bytes]()
-        opened = self._open_ring(self._timeout, continues=False)
-        if opened is None:
-            raise ShardTimeout(f"{self.shard_name} did not open the ring of {self.name!r} for {self._timeout:g} s")
-        self._continue_at(opened)
-        n_rows = max(1, min(self._segment_length, opened.ring.n_rows // 4))
+        self._session, self._sent = uuid.uuid4().hex, set[bytes]()
+        self._call = Call()
+        try:
+            if not self._wait(self._timeout):
+                raise ShardTimeout(f"{self.shard_name} did not open the ring of {self.name!r} for {self._timeout:g} s")
+        finally:
+            self._call = None
+        n_rows = max(1, min(self._segment_length, self._position.n_rows // 4))
         self._staging = self._spec.staging(n_rows, self.n_envs, self._num_threads)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -123,19 +116,11 @@ class ReplayWriter:
             raise TypeError(f"the writer {self.name!r} belongs to the process that has used it")
         return vars(self)
 
-    def take_statuses(self) -> list[ShardStatus]:
-        """Return the newest state of each process of the shard that has replied since the last call, oldest first.
-
-        There are several if the shard was restarted; the state of an earlier process counts what it had acknowledged.
-        """
-        statuses, self._statuses = self._statuses, {}
-        return [*statuses.values()]
-
     @property
     def n_staged(self) -> int:
         """Number of transitions that were added and not acknowledged yet."""
         n_rows = 0 if self._staging is None else self._staging.size()
-        return (n_rows + (0 if self._segment is None else self._segment.n_rows)) * self.n_envs
+        return (n_rows + (0 if self._call is None else self._call.n_rows)) * self.n_envs
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add a transition of every environment, as ``add`` of replay buffers does.
@@ -182,134 +167,58 @@ class ReplayWriter:
                 self.name, self.shard_name, self._timeout,
             )  # fmt: skip
         with deferred_interrupts():
-            self._is_late = True
-            self._lose(staging.size())
+            self._is_late = self._has_gap = True
+            self.n_lost += staging.size() * self.n_envs
             staging.reset()
 
     def _pack(self, staging: CompressedReplay) -> None:
         """Send the rows that were added; no segment is on its way."""
         n_rows = staging.size()
         block = block_of(staging, np.arange(n_rows))
-        codecs = {codec_digest(codec): codec for batch in block.batches.values() for codec in batch.codecs}
-        segment = Segment(n_rows, block.pack(), codecs, self._has_gap)
+        segment = Segment(self._position, block.pack(), self._has_gap)
         with deferred_interrupts():  # so that no row is sent twice
-            self._segment, self._has_gap = segment, False
+            self._call, self._has_gap = Call(n_rows, segment, block.codecs), False
             staging.reset()
-            self._submit(segment)
+            self._submit(self._call)
 
-    def _submit(self, segment: Segment) -> None:
-        new = {digest: codec for digest, codec in segment.codecs.items() if digest not in self._sent}
+    def _submit(self, call: Call) -> None:
+        name, session, n_envs = self.name, self._session, self.n_envs
+        if call.segment is None:
+            call.reply = self._shard.open_ring.remote(name, session, n_envs)
+            return
+        new = {digest: codec for digest, codec in call.codecs.items() if digest not in self._sent}
         self._sent |= new.keys()
-        segment.is_refused = False
-        segment.reply = self._shard.insert.remote(
-            self.name, self._session, self._position, segment.block, new, after_gap=segment.after_gap
-        )
+        call.reply = self._shard.insert.remote(name, session, n_envs, call.segment, new)
 
     def _wait(self, timeout: float | None) -> bool:
-        """Wait until no segment is on its way; return whether that is so.
+        """Wait until no call is on its way; return whether that is so.
+
+        Calls that fail are made again, since a shard stores each segment once.
 
         :param timeout: seconds after which it returns in any case
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while (segment := self._segment) is not None:
-            left = _seconds_until(deadline)
-            if segment.reply is None:
-                if not self._send_again(segment, left):
-                    return False
-                continue
-            if not ray.wait([segment.reply], timeout=left)[0]:
+        while (call := self._call) is not None:
+            if call.reply is None:
+                self._submit(call)
+            if not ray.wait([call.reply], timeout=_seconds_until(deadline))[0]:
                 return False
             try:
-                reply: InsertReply = ray.get(segment.reply)
+                reply: InsertReply = ray.get(call.reply)
             except Exception as error:
-                segment.reply, segment.is_refused = None, isinstance(error, UnknownWriter)
-                if not isinstance(error, (*ACTOR_FAILURES, UnknownWriter, MissingCodec)):
+                call.reply = None
+                if not isinstance(error, (*ACTOR_FAILURES, MissingCodec)):
                     raise
-                logger.warning("%s: a segment is sent again after %s", self.name, summary(error))
-                continue
-            self._statuses[reply.status.incarnation] = reply.status
-            with deferred_interrupts():
-                self._acknowledge(segment)
-                self._position += segment.n_rows
-                self._ring, self._incarnation = reply.ring, reply.status.incarnation
-        return True
-
-    def _acknowledge(self, segment: Segment) -> None:
-        self._segment, self._is_late = None, False
-        self.n_acknowledged += segment.n_rows * self.n_envs
-
-    def _lose(self, n_rows: int) -> None:
-        """Count rows that are not sent, so that episodes do not continue after them."""
-        self._has_gap = True
-        self.n_lost += n_rows * self.n_envs
-
-    def _send_again(self, segment: Segment, timeout: float | None) -> bool:
-        """Open the ring again, and send the segment unless it was stored; return whether that was possible in time."""
-        opened = self._open_ring(timeout, continues=True)
-        if opened is None:
-            return False
-        is_stored = self._is_stored(segment, opened)
-        with deferred_interrupts():
-            self._sent.clear()
-            self._continue_at(opened)
-            if is_stored:
-                self._acknowledge(segment)
-            elif is_stored is None:
-                n_rows = segment.n_rows
-                logger.warning("%s: it is unknown whether %d rows were stored, so they are dropped", self.name, n_rows)
-                self._segment = None
-                self._lose(n_rows)
-            else:
-                self._submit(segment)
-        return True
-
-    def _is_stored(self, segment: Segment, opened: OpenReply) -> bool | None:
-        """Return whether a segment is stored, but not acknowledged; ``None`` if that is unknown.
-
-        :param opened: the reply of :meth:`.Shard.open_ring`
-        """
-        ring = opened.ring
-        if ring.is_empty or segment.is_refused:
-            return False
-        if opened.is_known and opened.status.incarnation == self._incarnation:
-            return opened.position != self._position
-        # The shard was restarted; where the ring is in its folder shows what was stored since the last reply.
-        n_new = (ring.row - self._ring.row) % ring.n_rows
-        n_expected = segment.n_rows % ring.n_rows
-        if ring.n_rows != self._ring.n_rows or n_new not in (0, n_expected) or not n_expected:
-            return None
-        return n_new > 0
-
-    def _continue_at(self, opened: OpenReply) -> None:
-        """Continue where the ring is."""
-        self._position, self._ring, self._incarnation = opened.position, opened.ring, opened.status.incarnation
-        self._opening = None
-
-    def _open_ring(self, timeout: float | None, *, continues: bool) -> OpenReply | None:
-        """Open the ring, and return where to continue.
-
-        :param timeout: seconds for which it is tried again if the shard fails; ``None`` for as long as it takes
-        :param continues: as for :meth:`.Shard.open_ring`
-        :return: ``None`` after the timeout. The next call waits for the same reply
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            if self._opening is None:
-                self._opening = self._shard.open_ring.remote(self.name, self._session, self.n_envs, continues=continues)
-            if not ray.wait([self._opening], timeout=_seconds_until(deadline))[0]:
-                return None
-            try:
-                opened: OpenReply = ray.get(self._opening)
-            except Exception as error:
-                self._opening = None
-                if not isinstance(error, ACTOR_FAILURES):
-                    raise
+                self._sent.clear()
                 if deadline is not None and time.monotonic() + PAUSE > deadline:
-                    return None
+                    return False
                 time.sleep(PAUSE)
                 continue
-            self._statuses[opened.status.incarnation] = opened.status
-            return opened
+            self.status = reply.status
+            with deferred_interrupts():
+                self._call, self._is_late, self._position = None, False, reply.position
+                self.n_acknowledged += call.n_rows * self.n_envs
+        return True
 
 
 def _seconds_until(deadline: float | None) -> float | None:

@@ -17,8 +17,6 @@ RING_BITS = 10
 LEARNER = "learner-"
 #: Rows of the ring of a writer that adds nothing, in a large buffer.
 IDLE_ROWS = 64
-#: How often it is verified which writers are idle while the buffer is filled once.
-INTERVALS = 8
 
 
 class WriterRegistry:
@@ -26,7 +24,7 @@ class WriterRegistry:
 
     Environments have rings of the same number of rows, except those of idle writers, which have added nothing while
     ``capacity`` transitions were added: their rings shrink, so that they do not contain old transitions forever, and
-    grow again when their writers return.
+    grow again after their writers have returned.
 
     It begins with the writers whose rings the shards have, of a run that is continued.
 
@@ -37,12 +35,15 @@ class WriterRegistry:
 
     def __init__(self, group: ShardGroup, capacity: int, segment_length: int) -> None:
         self._group, self._capacity, self._segment_length = group, capacity, segment_length
-        writers: dict[str, tuple[int, int]] = {}
-        sizes: dict[str, int] = {}
-        for shard, rings in enumerate(group.call("rings")):
-            writers |= {name: (n_envs, shard) for name, (n_envs, _) in rings.items()}
-            sizes |= {name: size for name, (_, size) in rings.items()}
-        self.replace(writers, sizes)
+        rings = {
+            name: (shard, *each)
+            for shard, of_shard in enumerate(group.call("rings"))
+            for name, each in of_shard.items()
+        }
+        self.replace(
+            {name: (n_envs, shard) for name, (shard, n_envs, _) in rings.items()},
+            {name: size for name, (_, _, size) in rings.items()},
+        )
         group.resize(self.rows)
 
     def replace(self, writers: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> None:
@@ -53,45 +54,25 @@ class WriterRegistry:
         """
         #: The number of environments and the shard of each writer.
         self.writers = dict(writers)
-        least = self._idle_rows(writers)
-        small = {name for name, (n_envs, _) in writers.items() if sizes.get(name, 0) <= least * n_envs}
+        least = divided(self._capacity, writers, {*writers})
+        small = {name for name, size in sizes.items() if size <= least[name] * writers[name][0]}
         self._idle = small if len(small) < len(writers) else set[str]()
-        #: How many transitions each writer had inserted when idle writers were last determined.
-        self._n_inserted_before = self._group.n_inserted_by
-        #: How many transitions all of them had inserted at the last check.
-        self._n_checked = self._group.n_inserted
+        #: How many transitions each writer had inserted when idle writers were last determined, and all of them.
+        self._n_inserted_before, self._n_checked = self._group.n_inserted_by, self._group.n_inserted
 
     @property
     def rows(self) -> dict[str, int]:
         """The number of rows of each ring."""
-        return divided(self._capacity, self.writers, self._idle, self._idle_rows(self.writers))
-
-    @property
-    def n_transitions(self) -> int:
-        """Number of transitions that fit into all rings."""
-        return sum(n_rows * self.writers[name][0] for name, n_rows in self.rows.items())
-
-    def _idle_rows(self, writers: Mapping[str, tuple[int, int]]) -> int:
-        n_envs = sum(each for each, _ in writers.values())
-        return max(min(IDLE_ROWS, self._capacity // max(16 * n_envs, 1)), 2)
+        return divided(self._capacity, self.writers, self._idle)
 
     def update(self) -> None:
         """Resize rings if other writers are idle than before."""
-        n_inserted = self._group.n_inserted
-        if (n_inserted - self._n_checked) * INTERVALS < self._capacity:
+        if self._group.n_inserted - self._n_checked < self._capacity:
             return
-        self._n_checked = n_inserted
-        counts = self._group.n_inserted_by
-        added = {name: counts[name] - self._n_inserted_before[name] for name in self.writers}
-        if sum(added.values()) >= self._capacity:
-            self._n_inserted_before = counts
-            self._set_idle({name for name, n in added.items() if not n})
-        elif returned := {name for name in self._idle if added[name]}:
-            self._set_idle(self._idle - returned)
-
-    def _set_idle(self, names: set[str]) -> None:
-        if names != self._idle:
-            self._idle = names
+        before, idle = self._n_inserted_before, self._idle
+        self._n_inserted_before, self._n_checked = self._group.n_inserted_by, self._group.n_inserted
+        self._idle = {name for name in self.writers if self._n_inserted_before[name] == before[name]}
+        if self._idle != idle:
             self._group.request_resize(self.rows)
 
     def include(self, writers: Mapping[str, int]) -> None:
@@ -110,13 +91,8 @@ class WriterRegistry:
                 raise ValueError(f"a shard can have the rings of {n_rings} writers at most; pass a larger n_shards")
             all_writers[name] = n_envs, shard
         idle = self._idle - writers.keys()
-        self._group.resize(divided(self._capacity, all_writers, idle, self._idle_rows(all_writers)))
+        self._group.resize(divided(self._capacity, all_writers, idle))
         self._idle, self.writers = idle, all_writers  # last, so that a failure leaves both as they were
-
-    def reset(self) -> None:
-        """Divide the buffer again, since all rings are empty."""
-        self.replace(self.writers, {})
-        self._group.resize(self.rows)
 
     def new_writer(self, name: str, spec: RingSpec, **options: Any) -> ReplayWriter:
         """Return a writer that was included.
@@ -131,13 +107,13 @@ class WriterRegistry:
         )  # fmt: skip
 
 
-def divided(capacity: int, writers: Mapping[str, tuple[int, int]], idle: set[str], idle_rows: int) -> dict[str, int]:
+def divided(capacity: int, writers: Mapping[str, tuple[int, int]], idle: set[str]) -> dict[str, int]:
     """Return the number of rows of each ring.
 
-    >>> divided(1_000, {"a": (2, 0), "b": (1, 0), "gone": (1, 0)}, {"gone"}, 10)
-    {'a': 330, 'b': 330, 'gone': 10}
+    >>> divided(1_000, {"a": (2, 0), "b": (1, 0), "gone": (1, 0)}, {"gone"})
+    {'a': 328, 'b': 328, 'gone': 15}
     """
-    n_idle = sum(writers[name][0] for name in idle)
-    n_active = sum(n_envs for n_envs, _ in writers.values()) - n_idle
-    n_rows = max((capacity - idle_rows * n_idle) // max(n_active, 1), 2)
+    n_all, n_idle = (sum(writers[name][0] for name in names) for names in (writers, idle))
+    idle_rows = max(min(IDLE_ROWS, capacity // max(16 * n_all, 1)), 2)
+    n_rows = max((capacity - idle_rows * n_idle) // max(n_all - n_idle, 1), 2)
     return {name: idle_rows if name in idle else n_rows for name in writers}

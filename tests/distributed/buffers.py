@@ -50,7 +50,7 @@ def assert_true(
 
 def pipeline_of(buffer: DistributedReplayBuffer, prefetch: int, timeout: float = 60.0) -> SamplePipeline:
     """Return another pipeline for the shards of a buffer."""
-    return SamplePipeline(buffer._group, prefetch, timeout, np.random.default_rng(0), buffer.flush, lambda shard: ())
+    return SamplePipeline(buffer._group, prefetch, timeout, np.random.default_rng(0), buffer.flush, lambda shard: None)
 
 
 def refreshed(buffer: DistributedReplayBuffer) -> None:
@@ -62,7 +62,7 @@ def refreshed(buffer: DistributedReplayBuffer) -> None:
 
 def pid_of(buffer: DistributedReplayBuffer, shard: int = 0) -> int:
     """Return the process of a shard."""
-    pid: int = ray.get(buffer.shards[shard].actor.pid.remote())
+    pid: int = ray.get(buffer._group.shards[shard].actor.ping.remote())
     return pid
 
 
@@ -80,4 +80,4 @@ def write(buffer: DistributedReplayBuffer, kind: str, writers: dict[str, Any], n
             for number in range(begin, begin + n):
                 transition(kind, number).add_to(writer)
             writer.flush()
-            buffer.record_statuses(writer.name, writer.take_statuses())
+            buffer.record_status(writer.name, writer.status)

@@ -13,7 +13,8 @@ from unittest.mock import patch
 
 from ray.exceptions import WorkerCrashedError
 
-from sb3_compressed.distributed.shard import InsertReply, OpenReply, SampleReply, SaveReply, Shard
+from sb3_compressed.distributed.checkpoint_manifest import SavedRing
+from sb3_compressed.distributed.shard import InsertReply, SampleReply, Shard
 
 #: The variable with the folder in which files name the points to die at. Processes of actors inherit it.
 DEATHS = "DEATHS_OF_SHARDS"
@@ -61,7 +62,7 @@ def _is_at(point: str, shard: Shard | None = None) -> None:
         assert shard is not None
         shard._incarnation = uuid.uuid4().hex
         for ring in shard._rings.values():
-            ring.session, ring.position = "", 0
+            ring.session, ring.n_inserted = "", 0
         raise WorkerCrashedError
     if number == signal.SIGSTOP:
         stopped = file.with_suffix(".stopped")
@@ -80,7 +81,7 @@ def _dying_copytree(source: Path, target: Path, *, copy: Any = shutil.copytree, 
 class DyingShard(Shard):
     """A shard that dies, or stops, before or after it has run a method."""
 
-    def open_ring(self, *args: Any, **kwargs: Any) -> OpenReply:
+    def open_ring(self, *args: Any, **kwargs: Any) -> InsertReply:
         """Die before or after a ring is opened."""
         _is_at("open", self)
         reply = super().open_ring(*args, **kwargs)
@@ -99,21 +100,20 @@ class DyingShard(Shard):
         _is_at("sample")
         return super().sample(*args, **kwargs)
 
-    def save_checkpoint(self, *args: Any, **kwargs: Any) -> SaveReply:
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, SavedRing]:
         """Die before or after all rings are saved."""
         _is_at("save")
         reply = super().save_checkpoint(*args, **kwargs)
         _is_at("saved")
         return reply
 
-    def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, int]:
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Die before a ring is copied, whose folder was removed, or after all rings are loaded."""
         if self._folder is None:
             _is_at("load")
         with patch.object(shutil, "copytree", _dying_copytree):
-            n_transitions = super().load_checkpoint(*args, **kwargs)
+            super().load_checkpoint(*args, **kwargs)
         _is_at("loaded")
-        return n_transitions
 
     def work(self, seconds: float) -> bool:
         """Be busy for a while, as with a long save."""

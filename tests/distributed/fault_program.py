@@ -28,6 +28,7 @@ import torch as th
 from fork_server import fork_executables
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from distributed.checkable_env import ACTIONS, SPACE, CheckableEnv, check_samples
@@ -137,7 +138,7 @@ class ShardsReporter:
     def report(self) -> ShardsReport:
         """Return what is known."""
         buffer = self._buffer
-        for index, view in enumerate(buffer.shards):
+        for index, view in enumerate(buffer._group.shards):
             request = self._requests[index]
             if request is not None and ray.wait([request], timeout=0)[0]:
                 try:
@@ -145,11 +146,11 @@ class ShardsReporter:
                 except ACTOR_FAILURES:
                     self._pids[index] = 0
                 request = None
-            self._requests[index] = view.actor.pid.remote() if request is None else request
-        statistics = buffer.statistics()
+            self._requests[index] = view.actor.ping.remote() if request is None else request
+        statistics, views = buffer.statistics(), buffer._group.shards
         return ShardsReport(
-            buffer.n_checked, self._pids, [view.status.n_sampled if view.status else 0 for view in buffer.shards],
-            [view.n_restarts for view in buffer.shards], statistics.n_late, n_dropped(buffer),
+            buffer.n_checked, self._pids, [view.status.n_sampled if view.status else 0 for view in views],
+            [view.n_restarts for view in views], statistics.n_late, n_dropped(buffer),
         )  # fmt: skip
 
 
@@ -160,7 +161,7 @@ def n_dropped(buffer: DistributedReplayBuffer) -> int:
 
 def n_lost(buffer: DistributedReplayBuffer) -> int:
     """Return how many transitions restarts have lost."""
-    return sum(view.n_lost for view in buffer.shards)
+    return sum(view.n_lost for view in buffer._group.shards)
 
 
 class SaveCheck:
@@ -339,7 +340,7 @@ def main() -> None:
     model = new_model(folder, arguments.rows, arguments.timeout, options)
     memory = new_memory(arguments.timeout, options) if arguments.memory else None
     collectors = Collectors(
-        partial(CheckableEnv, folder / "ledger", steps_per_call=STEPS_PER_CALL), N_COLLECTORS, n_envs=N_ENVS,
+        partial(make_vec_env, partial(CheckableEnv, folder / "ledger", STEPS_PER_CALL), N_ENVS), N_COLLECTORS,
         steps_per_call=STEPS_PER_CALL, samples_per_insert=4, ray_options={"num_cpus": 0, **options},
     )  # fmt: skip
     reporter = Reporter(folder, memory, nodes)

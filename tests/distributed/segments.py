@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from distributed.emitted import NUMBERS, SPACES, observation, transition
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.codecs import Codec
+from sb3_compressed.distributed import shard
 from sb3_compressed.distributed.block import Block, PackedBlock
-from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.distributed.encoded_rows import block_of
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import InsertReply, SampleReply, Shard
@@ -31,7 +32,7 @@ class Segment(NamedTuple):
     :param codecs: all its codecs
     """
 
-    position: int
+    first: int
     n_rows: int
     block: PackedBlock
     codecs: dict[bytes, Codec]
@@ -40,27 +41,25 @@ class Segment(NamedTuple):
 class Client:
     """Sends the transitions of one vectorized environment to a shard; their numbers begin at ``first``.
 
-    :param shard: the shard
+    :param target: the shard
     :param spec: of its rings
     :param kind: of observations
     """
 
     def __init__(
-        self, shard: Shard | None, spec: RingSpec, kind: str, name: str = "w", n_envs: int = 1, first: int = 0
+        self, target: Shard | None, spec: RingSpec, kind: str, name: str = "w", n_envs: int = 1, first: int = 0
     ) -> None:
-        self.shard, self.kind, self.name, self.n_envs = shard, kind, name, n_envs
+        self.shard, self.kind, self.name, self.n_envs = target, kind, name, n_envs
         self.session = uuid.uuid4().hex
         self.staging: Any = spec.staging(128, n_envs, 1)
-        self.exchange = CodecExchange(8)
-        self.position = 0
+        self.n_inserted = 0
         self.next = first
 
-    def open(self, *, continues: bool = False) -> Any:
-        """Open the ring."""
+    def open(self) -> None:
+        """Open the ring, as a new writer."""
         assert self.shard is not None
-        opened = self.shard.open_ring(self.name, self.session, self.n_envs, continues=continues)
-        self.position = opened.position
-        return opened
+        self.session, self.n_inserted = uuid.uuid4().hex, 0
+        self.position = self.shard.open_ring(self.name, self.session, self.n_envs).position
 
     def segment(self, n_rows: int) -> Segment:
         """Return the next rows."""
@@ -69,15 +68,17 @@ class Client:
         self.next += n_rows
         block = block_of(self.staging, np.arange(n_rows))
         self.staging.reset()
-        digests = [self.exchange.add(codec) for batch in block.batches.values() for codec in batch.codecs]
-        segment = Segment(self.position, n_rows, block.pack(), self.exchange.present(digests))
-        self.position += n_rows
+        segment = Segment(self.n_inserted, n_rows, block.pack(), block.codecs)
+        self.n_inserted += n_rows
         return segment
 
-    def insert(self, segment: Segment, **options: Any) -> InsertReply:
+    def insert(self, segment: Segment, *, after_gap: bool = False) -> InsertReply:
         """Send a segment."""
         assert self.shard is not None
-        return self.shard.insert(self.name, self.session, segment.position, segment.block, segment.codecs, **options)
+        sent = shard.Segment(self.position._replace(n_inserted=segment.first), segment.block, after_gap)
+        reply = self.shard.insert(self.name, self.session, self.n_envs, sent, segment.codecs)
+        self.position = reply.position
+        return reply
 
     def send(self, *lengths: int) -> None:
         """Send segments of these lengths, which are acknowledged."""
@@ -131,7 +132,7 @@ def _split(values: dict[str, Any]) -> Samples:
     return found
 
 
-def batches_of(reply: SampleReply, kind: str, codecs: CodecExchange) -> list[Samples]:
+def batches_of(reply: SampleReply, kind: str, codecs: CodecCache) -> list[Samples]:
     """Decode the batches that :meth:`.Shard.sample` returned."""
     codecs.receive(reply.codecs)
     assert reply.block is not None

@@ -50,19 +50,15 @@ GREEDY = ExplorationConfig()
 class LocalWriter:
     """Adds transitions to a buffer in this process, with the interface of writers."""
 
-    n_lost = 0
-
     def __init__(self, env: VecEnv) -> None:
         cls = CompressedDictReplayBuffer if isinstance(env.observation_space, spaces.Dict) else CompressedReplayBuffer
         self.buffer = cls(1000, env.observation_space, env.action_space, "cpu", env.num_envs)
         self.add = self.buffer.add
 
+    status: ShardStatus | None = None
+
     def flush(self) -> None:
         """Do nothing, as nothing is on its way."""
-
-    def take_statuses(self) -> list[ShardStatus]:
-        """Return nothing, as there is no shard."""
-        return []
 
 
 class Uniform(BasePolicy):
@@ -251,17 +247,16 @@ def test_environments_with_other_spaces_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make_env", "options", "error", "message"),
+    ("make_env", "error", "message"),
     [
-        (broken, {}, LookupError, "no such game"),
-        (lambda: "CartPole-v1", {}, TypeError, "got str"),
-        (normalized_carts, {}, ValueError, "without VecNormalize"),
-        (carts, {"n_envs": 2}, ValueError, "returned 3 environments, but n_envs is 2"),
+        (broken, LookupError, "no such game"),
+        (lambda: "CartPole-v1", TypeError, "got str"),
+        (normalized_carts, ValueError, "without VecNormalize"),
     ],
 )
-def test_invalid_environments_are_refused(make_env: Any, options: Any, error: type[Exception], message: str) -> None:
+def test_invalid_environments_are_refused(make_env: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        Collector().prepare(__version__, settings_of(make_env, wrapped(cart), **options), 0)
+        Collector().prepare(__version__, settings_of(make_env, wrapped(cart)), 0)
 
 
 def test_another_version_of_the_package_is_refused() -> None:

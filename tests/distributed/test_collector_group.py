@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -16,6 +17,7 @@ import psutil
 import pytest
 import ray
 from stable_baselines3 import DQN
+from stable_baselines3.common.env_util import make_vec_env
 
 from distributed.collected_envs import Deadly, Numbered, failing, numbered_processes
 from distributed.stopped import short_timeout, stopped, until, until_ended
@@ -42,19 +44,19 @@ def buffer(local_ray: None) -> Iterator[DistributedReplayBuffer]:
 def group_of(
     buffer: DistributedReplayBuffer, make_env: Any = Numbered, timeout: float = 60.0, ray_options: Any = None,
     **options: Any,
-) -> CollectorGroup:  # fmt: skip
-    """Return collectors of environments that number their steps, which are started."""
+) -> closing[CollectorGroup]:  # fmt: skip
+    """Return collectors of environments that number their steps."""
     policy = DQN("MlpPolicy", Numbered(), device="cpu", buffer_size=100).policy
     settings = CollectorSettings(
         make_env, buffer.observation_space, buffer.action_space, policy_factory(policy), ExplorationConfig(),
         **{"seed": 0, **options},
     )  # fmt: skip
-    return CollectorGroup(settings, buffer, timeout=timeout, ray_options=ray_options)
+    return closing(CollectorGroup(settings, buffer, timeout=timeout, ray_options=ray_options))
 
 
-def results(group: CollectorGroup, n: int) -> list[tuple[Member, CollectResult]]:
+def results(group: CollectorGroup, n: int) -> list[CollectResult]:
     """Return the next results."""
-    received: list[tuple[Member, CollectResult]] = []
+    received: list[CollectResult] = []
 
     def are_received() -> bool:
         received.extend(group.poll(timeout=1.0))
@@ -81,11 +83,11 @@ def collect(group: CollectorGroup, n_steps: int, n_members: int = 1) -> list[Col
     members = idle(group, n_members)
     for member in members:
         group.submit(member, n_steps, n_random_steps=n_steps)
-    return [result for _, result in results(group, len(members))]
+    return results(group, len(members))
 
 
 def pid_of(member: Member) -> int:
-    pid: int = ray.get(member.actor.pid.remote())
+    pid: int = ray.get(member.actor.__ray_call__.remote(lambda _: os.getpid()))
     return pid
 
 
@@ -99,15 +101,14 @@ def pids_in(buffer: DistributedReplayBuffer) -> set[int]:
 
 def test_each_collector_has_a_process_and_a_ring(buffer: DistributedReplayBuffer) -> None:
     n_before = buffer.n_transitions
-    with group_of(buffer, n_collectors=2, n_envs=3) as group:
+    with group_of(buffer, partial(make_vec_env, Numbered, 3), n_collectors=2) as group:
         group.start()
         for member in idle(group, 2):
             assert group.n_envs == 3
             group.submit(member, 40, n_random_steps=40)
         assert group.n_in_flight == 240
         received = results(group, 2)
-        assert {member.index for member, _ in received} == {0, 1}
-        assert [result.n_transitions for _, result in received] == [120, 120]
+        assert [result.n_transitions for result in received] == [120, 120]
         assert group.n_in_flight == 0
         assert buffer.n_transitions == n_before + 240  # known from their results
         pids = {pid_of(member) for member in group.members}
@@ -124,14 +125,14 @@ def test_calls_are_answered_in_their_order_and_use_the_published_policy(buffer: 
         for n_steps in (3, 1, 2):
             group.submit(member, n_steps, n_random_steps=n_steps)
         assert (group.idle(3), group.idle(4)) == ([], [member])
-        assert [result.n_transitions for _, result in results(group, 3)] == [3, 1, 2]
+        assert [result.n_transitions for result in results(group, 3)] == [3, 1, 2]
         for version, action in ((1, 2), (2, 1)):
             weights = {name: np.zeros_like(array) for name, array in policy_weights(model.policy).items()}
             weights["q_net.q_net.4.bias"][action] = 1
-            assert group.publish(weights) == version
+            group.publish(weights)
+            assert group.policy_version == version
             group.submit(member, 14)  # two episodes
-            ((_, result),) = results(group, 1)
-            assert result.policy_version == version
+            (result,) = results(group, 1)
             assert [end.info["episode"]["r"] for end in result.episodes[-1:]] == [7 * action]
 
 
@@ -181,7 +182,7 @@ def test_a_crashed_environment_is_created_again(
         with caplog.at_level(logging.WARNING, "sb3_compressed"):
             for _ in range(3):
                 group.submit(member, 40, n_random_steps=40)
-            ((_, result),) = results(group, 1)
+            (result,) = results(group, 1)
             idle(group)
         assert "the game has crashed" in caplog.text
         assert (result.n_transitions, group.n_lost, group.n_restarts) == (40, 80, 1)
@@ -215,8 +216,7 @@ def test_processes_of_environments_end_with_their_collector(buffer: DistributedR
         children = {child.pid for child in psutil.Process(pid_of(group.members[0])).children(recursive=True)}
         assert len(children) >= 2
         assert children & pids_in(buffer)
-        group.close(wait=True)
-        group.close()  # does nothing
+        group.close()
     until_ended(children)
 
 
@@ -236,7 +236,7 @@ def test_a_stopped_shard_that_collectors_wait_for_is_named(local_ray: None) -> N
     with group_of(buffer) as group:
         group.start()
         (member,) = idle(group)
-        pid = ray.get(buffer.shards[0].actor.pid.remote())
+        pid = ray.get(buffer._group.shards[0].actor.ping.remote())
         with stopped(pid), short_timeout(1.0, group, buffer):
             group.submit(member, 40, n_random_steps=40)
             with pytest.raises(TimeoutError, match="shard 0"):

@@ -15,7 +15,7 @@ from distributed.stopped import full_disk
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.distributed.block import Block
-from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.distributed.encoded_rows import append_rows, block_of, require_fitting
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.errors import CorruptPayload
@@ -40,7 +40,7 @@ class Sender:
         storage: dict[str, Any] = {} if folder is None else {"storage": folder, "storage_mode": "create"}
         self.ring: Any = spec.ring(n_rows, n_envs, **storage)
         self.expected: Any = sb3_buffer(kind, n_rows, n_envs)
-        self.codecs = CodecExchange(8)
+        self.codecs = CodecCache()
         self.next = 0
 
     def block(self, n_rows: int) -> Block:
@@ -68,11 +68,10 @@ class Sender:
         assert_equal_content(self.ring, self.expected)
 
 
-def received(block: Block, ours: CodecExchange | None = None) -> Block:
+def received(block: Block, ours: CodecCache | None = None) -> Block:
     """Return a block as another process receives it, which has some codecs."""
-    theirs, ours = CodecExchange(8), CodecExchange(8) if ours is None else ours
-    digests = [theirs.add(codec) for batch in block.batches.values() for codec in batch.codecs]
-    ours.receive(theirs.present(digests))
+    ours = CodecCache() if ours is None else ours
+    ours.receive(block.codecs)
     return Block.unpack(pickle.loads(pickle.dumps(block.pack())), ours)
 
 
@@ -200,11 +199,7 @@ def test_what_a_ring_receives_need_not_stay_in_memory() -> None:
     sender = Sender("dict", 50)
     block = sender.block(20)
     packed = block.pack()
-    codecs = CodecExchange(8)
-    for batch in block.batches.values():
-        for codec in batch.codecs:
-            codecs.add(codec)
-    append_rows(sender.ring, Block.unpack(packed, codecs))
+    append_rows(sender.ring, Block.unpack(packed, block.codecs))
     for array in (*packed.arrays.values(), *(each.content for each in packed.batches.values())):
         array[:] = 0
     sender.assert_equal()

@@ -102,7 +102,7 @@ class Calls:
 #: At which points the shard forgets its writers.
 CRASHES = {
     "nothing": (), "new writers": (), "a busy shard": (), "a crash before a segment": ("insert",),
-    "a crash after a segment": ("inserted",), "two crashes": ("inserted", "opened"),
+    "a crash after a segment": ("inserted",), "two crashes": ("inserted", "insert"),
 }  # fmt: skip
 
 

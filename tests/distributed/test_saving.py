@@ -126,7 +126,7 @@ def test_a_shard_that_is_killed_leaves_the_last_save(
     filled.save_checkpoint(folder)
     manifest = read_manifest(folder)
     die_at(point)
-    with pytest.raises(ShardUnavailable, match=r"shard \d"):
+    with pytest.raises(ShardUnavailable, match="restarted"):
         filled.save_checkpoint(folder)
     assert read_manifest(folder) == manifest
     assert saved_actions(folder) == [*range(100)]
@@ -207,7 +207,7 @@ def test_writers_that_began_after_the_save_continue(single: DistributedReplayBuf
     add_with(writer, 20)
     single.load_checkpoint(tmp_path)
     add_with(writer, 10)
-    single.record_statuses(writer.name, writer.take_statuses())
+    single.record_status(writer.name, writer.status)
     single.save_checkpoint(tmp_path)
     rings = read_manifest(tmp_path).rings
     assert rings is not None

@@ -13,10 +13,10 @@ from chi_square import assert_frequencies
 from distributed.emitted import SPACES
 from distributed.segments import Client, Samples, assert_emitted, batches_of, rewards_of, spec_of
 from distributed.stopped import full_disk
-from sb3_compressed import StorageError
+from sb3_compressed import CorruptStorage, StorageError
 from sb3_compressed.distributed.checkpoint_manifest import ring_folder
-from sb3_compressed.distributed.codec_exchange import CodecExchange
-from sb3_compressed.distributed.shard import PriorityUpdates, Shard, UnknownWriter, WriterReplaced
+from sb3_compressed.distributed.codec_cache import CodecCache
+from sb3_compressed.distributed.shard import PriorityUpdates, Shard, WriterReplaced
 from sb3_compressed.errors import MissingCodec
 from sb3_compressed.samplers import PrioritizedSampler
 
@@ -35,7 +35,7 @@ class Sharded:
         self.kind, self.folder, self.n_rows, self.run = kind, folder, n_rows, run
         self.spec = spec_of(kind, **options)
         self.shard = self.opened()
-        self.codecs = CodecExchange(8)
+        self.codecs = CodecCache()
 
     def opened(self, run: str | None = None, mode: Any = "create") -> Shard:
         return Shard(self.spec, self.n_rows, self.folder, run or self.run, mode, 0)
@@ -50,8 +50,8 @@ class Sharded:
 
     def update(self, rings: Any, numbers: Any, errors: Any) -> Any:
         """Update priorities, with a request for one transition; return the state after it."""
-        updates = PriorityUpdates(rings, numbers, errors, self.shard.status().incarnation)
-        return self.shard.sample("learner", [1], [updates]).status
+        updates = PriorityUpdates(rings, numbers, errors)
+        return self.shard.sample("learner", [1], updates).status
 
     def numbers(self, n: int = 400, n_envs: int = 1) -> list[int]:
         """Return the numbers of transitions that can be sampled, which are verified."""
@@ -80,14 +80,14 @@ def test_a_segment_that_is_sent_again_is_stored_once(where: str, tmp_path: Path)
     own = sharded("images", where, tmp_path)
     client = own.client()
     first, second = client.segment(10), client.segment(5)
-    assert client.insert(first).ring == (10, 100, False)
+    assert client.insert(first).position[1:] == (10, 100, 10)
     for _ in range(3):
         client.insert(first)
-    assert client.insert(second).ring.row == 15
+    assert client.insert(second).position.row == 15
     client.insert(second)
     assert content(own.shard) == [*range(15)]
     assert own.shard.status().n_inserted == 15
-    with pytest.raises(UnknownWriter, match="must continue after 15 rows, got 0"):
+    with pytest.raises(ValueError, match="must continue after 15 rows, got 0"):
         client.insert(first)
     assert content(own.shard) == [*range(15)]
 
@@ -98,7 +98,7 @@ def test_a_segment_after_a_missing_one_is_refused(n_rows: int) -> None:
     client = own.client()
     client.send(1)
     _, second = client.segment(1), client.segment(1)
-    with pytest.raises(UnknownWriter, match="must continue after 1 rows, got 2"):
+    with pytest.raises(ValueError, match="must continue after 1 rows, got 2"):
         client.insert(second)
     assert content(own.shard) == [0]
 
@@ -107,15 +107,29 @@ def test_the_same_writer_continues_where_it_is() -> None:
     own = Sharded("vector", 10)
     client = own.client()
     client.send(7, 8)
-    lost = client.segment(3)
-    client.insert(lost)
-    opened = client.open(continues=True)
-    assert (opened.position, opened.is_known) == (18, True)
     own.shard.resize({"w": 4})
-    opened = client.open(continues=True)
-    assert (opened.position, opened.is_known, opened.ring.n_rows) == (18, True, 4)
     client.send(3)
-    assert content(own.shard) == [17, 18, 19, 20]
+    assert content(own.shard) == [14, 15, 16, 17]
+    own.shard.reset()
+    client.send(3)
+    assert content(own.shard) == [18, 19, 20]
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_segment_is_sent_to_a_restarted_shard(is_stored: bool, tmp_path: Path) -> None:
+    own = Sharded("vector", folder=tmp_path / "shard")
+    client = own.client()
+    client.send(7)
+    segment, position = client.segment(3), client.position
+    if is_stored:
+        client.insert(segment)
+    own.shard.close()
+    own.shard = client.shard = own.opened()
+    client.position = position
+    client.insert(segment)
+    assert content(own.shard) == [*range(10)]
+    client.send(2)
+    assert content(own.shard) == [*range(12)]
 
 
 def test_another_writer_takes_over_a_ring() -> None:
@@ -124,15 +138,13 @@ def test_another_writer_takes_over_a_ring() -> None:
     first.send(5)
     second = own.client(first=1000)
     segment = first.segment(2)
-    with pytest.raises(UnknownWriter, match="'w' must open its ring first"):
-        first.insert(segment)
     with pytest.raises(WriterReplaced, match="another writer of the name 'w' has taken over the ring"):
-        first.open(continues=True)
+        first.insert(segment)
     second.send(2)
     assert content(own.shard) == [0, 1, 2, 3, 4, 1000, 1001]
     first.open()  # a new one of this name
     first.send(1)
-    with pytest.raises(UnknownWriter):
+    with pytest.raises(WriterReplaced):
         second.insert(second.segment(2))
 
 
@@ -170,13 +182,9 @@ def test_rings_of_version_0_2_have_equal_rows(tmp_path: Path) -> None:
     again.close()
 
 
-def test_writers_must_open_their_rings() -> None:
+def test_rings_keep_their_number_of_environments() -> None:
     own = Sharded("vector")
-    client = Client(own.shard, own.spec, "vector", "other")
-    with pytest.raises(UnknownWriter, match="'other' must open its ring first"):
-        client.insert(client.segment(2))
-    client.n_envs = 2
-    client.open()
+    client = own.client("other", 2)
     client.n_envs = 3
     with pytest.raises(ValueError, match="the ring of 'other' has 2 environments, the writer has 3"):
         client.open()
@@ -191,10 +199,10 @@ def test_missing_codecs_are_reported() -> None:
     client.shard = other.shard
     client.open()
     with pytest.raises(MissingCodec) as caught:
-        client.insert(segment._replace(position=0, codecs={}))
+        client.insert(segment._replace(first=0, codecs={}))
     assert set(caught.value.digests) <= segment.codecs.keys()
     assert not other.shard.status().n_transitions
-    client.insert(segment._replace(position=0))
+    client.insert(segment._replace(first=0))
     assert content(other.shard) == [*range(80, 90)]
 
 
@@ -216,9 +224,6 @@ def test_episodes_do_not_continue_after_a_gap(how: str, where: str, tmp_path: Pa
         if where == "folder" and how == "reopened":
             own.shard.close()
             own.shard = client.shard = own.opened()
-            assert not client.open(continues=True).is_known
-        else:
-            assert client.open(continues=True).is_known
         client.send(5)
     [samples] = own.batches(400)
     rewards = rewards_of(samples)
@@ -246,9 +251,8 @@ def test_a_restarted_shard_continues_with_its_folder(tmp_path: Path) -> None:
         assert again.rings() == {"a": (2, 120), "b/c": (1, 20)}
         again.close()
     own.shard = clients[0].shard = own.opened("another run")
-    opened = clients[0].open(continues=True)
-    assert (opened.is_known, opened.position, opened.ring) == (False, 0, (10, 60, False))
     clients[0].send(3)
+    assert clients[0].position[1:3] == (13, 60)
     assert content(own.shard, "a") == [*range(2 * 13, 2 * 73)]
 
 
@@ -277,9 +281,9 @@ def test_a_load_that_fails_leaves_no_earlier_transitions(tmp_path: Path, is_flus
     for name in ("w", "x"):
         saved.client(name, 2).send(30)
     (tmp_path / "cut").mkdir()
-    saved.shard.save_checkpoint(tmp_path / "newest", tmp_path / "cut")
+    saved.shard.save_checkpoint(tmp_path / "newest", tmp_path / "cut", saved.shard.status().incarnation)
     saved.shard.close()
-    rings = {name: (ring_folder(tmp_path / "cut", name), 2) for name in ("w", "x")}
+    rings = {name: (ring_folder(tmp_path / "cut", name), 2, 60) for name in ("w", "x")}
     for limit in (1 << each for each in range(0, 30, 2)):
         own = Sharded("images", folder=tmp_path / str(limit))
         own.client("w", first=500).send(40)
@@ -299,6 +303,9 @@ def test_a_load_that_fails_leaves_no_earlier_transitions(tmp_path: Path, is_flus
         own.shard.load_checkpoint(rings, {"w": 100, "x": 100})
         assert own.shard.rings() == {"w": (2, 60), "x": (2, 60)}
         own.shard.close()
+    with pytest.raises(CorruptStorage, match="should contain 61"):
+        own.shard.load_checkpoint({"w": (*rings["w"][:2], 61)}, {"w": 100})
+    own.shard.load_checkpoint(rings, {"w": 100, "x": 100})
     assert limit > 2000
     assert own.shard.rings() == {"w": (2, 60), "x": (2, 60)}
 
@@ -311,7 +318,7 @@ def test_the_folder_of_another_run_is_refused_or_overwritten(tmp_path: Path) -> 
     with pytest.raises(StorageError, match="contains a shard; pass storage_mode='resume'"):
         refused.status()
     with pytest.raises(StorageError, match="contains a shard"):
-        refused.open_ring("w", "s", 1, continues=False)
+        refused.open_ring("w", "s", 1)
     assert content(own.opened()) == [*range(30)]
     replaced = own.opened("another run", "overwrite")
     assert replaced.status().n_transitions == 0
@@ -442,7 +449,9 @@ def test_new_transitions_have_the_largest_priority_of_all_rings(where: str, tmp_
     for client in clients:
         client.send(20)
     assert {*priorities(own).values()} == {1.0}
-    rings, number = np.zeros(1, np.int16), np.array([4])
+    arrays = own.batches(5000)[0].arrays
+    chosen = np.flatnonzero(arrays["actions"].reshape(-1) == 4)[:1]
+    rings, number = arrays["rings"][chosen], arrays["numbers"][chosen]
     for number_of_b, error in ((120, 7.0), (121, 0.25)):
         own.update(rings, number, np.array([error]))
         clients[1].send(1)
@@ -452,12 +461,23 @@ def test_new_transitions_have_the_largest_priority_of_all_rings(where: str, tmp_
 def test_updates_precede_the_draws_of_their_request() -> None:
     own = Sharded("vector", sampler=PrioritizedSampler(alpha=1.0, epsilon=0.0))
     own.client().send(20)
-    numbers, errors = np.arange(20), np.where(np.arange(20) == 3, 5.0, 0.0)
-    updates = PriorityUpdates(np.zeros(20, np.int16), numbers, errors, own.shard.status().incarnation)
-    other_process = updates._replace(td_errors=np.ones(20), incarnation="another")
-    [samples] = batches_of(own.shard.sample("learner", [64], [updates, other_process]), "vector", own.codecs)
+    arrays = own.batches(1000)[0].arrays
+    errors = np.where(arrays["actions"].reshape(-1) == 3, 5.0, 0.0)
+    updates = PriorityUpdates(arrays["rings"], arrays["numbers"], errors)
+    [samples] = batches_of(own.shard.sample("learner", [64], updates), "vector", own.codecs)
     assert {*samples.arrays["actions"].reshape(-1).tolist()} == {3}
-    assert own.shard.status().n_skipped_updates == 20
+    assert own.shard.status().n_skipped_updates == 0
+
+
+def test_updates_of_another_process_are_skipped() -> None:
+    old, new = (Sharded("vector", sampler=PrioritizedSampler()) for _ in range(2))
+    new.shard = Shard(new.spec, new.n_rows, None, "run", "create", 1)  # a restarted one has other random numbers
+    for own in (old, new):
+        own.client().send(20)
+    arrays = old.batches(100)[0].arrays
+    mass = new.shard.status().mass
+    assert new.update(arrays["rings"], arrays["numbers"], np.ones(100)).mass == mass
+    assert new.update(arrays["rings"] + 1, arrays["numbers"], np.ones(100)).n_skipped_updates == 200
 
 
 # -- layouts -------------------------------------------------------------------------------------------------

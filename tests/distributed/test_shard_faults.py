@@ -47,7 +47,7 @@ def test_a_shard_that_dies_is_replaced_by_the_others(
     mortal: DistributedReplayBuffer, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = mortal.statistics()
-    epochs = [view.epoch for view in mortal.shards]
+    n_restarts = [view.n_restarts for view in mortal._group.shards]
     add_rows(mortal, "images", range(50))
     refreshed(mortal)
     assert shards_in(mortal, mortal.sample(64)) == {0, 1}
@@ -79,7 +79,7 @@ def test_a_shard_that_dies_is_replaced_by_the_others(
     mortal.update_priorities(early.indices, np.ones(64))
     mortal.sample(4)
     refreshed(mortal)
-    dead = 1 if mortal.shards[0].epoch == epochs[0] else 0
+    dead = 1 if mortal._group.shards[0].n_restarts == n_restarts[0] else 0
     n_of_dead = int((early.indices >> 53 == dead).sum())
     assert mortal.n_skipped_updates == n_skipped + n_of_dead > n_skipped
 
@@ -89,7 +89,7 @@ def test_a_shard_that_is_stopped_is_left_out_until_it_continues(
 ) -> None:
     add_rows(mortal, "images", range(1000, 1050))
     refreshed(mortal)
-    pids = mortal._group.call("pid")
+    pids = mortal._group.call("ping")
     before, mortal._pipeline = mortal._pipeline, pipeline_of(mortal, 4)
     with stopped(pids[0]), short_timeout(0.5, mortal), caplog.at_level(logging.WARNING):
         for number in range(1050, 1150):
@@ -104,14 +104,14 @@ def test_a_shard_that_is_stopped_is_left_out_until_it_continues(
     mortal._pipeline = before
     refreshed(mortal)
     assert mortal.statistics().n_late > 0 or mortal._pipeline is before
-    assert mortal._group.call("pid") == pids
+    assert mortal._group.call("ping") == pids
 
 
 def test_all_shards_die_at_once(mortal: DistributedReplayBuffer) -> None:
     add_rows(mortal, "images", range(2000, 2050))
     refreshed(mortal)
     mortal.sample(32)
-    for pid in mortal._group.call("pid"):
+    for pid in mortal._group.call("ping"):
         os.kill(pid, signal.SIGKILL)
     mortal._pipeline.discard()
     add_rows(mortal, "images", range(2050, 2061))

@@ -143,7 +143,7 @@ def test_dqn_learns_with_priorities(local_ray: None) -> None:
     refreshed(buffer)
     assert buffer.size() == 252, "DQN collects 4 steps at a time"
     assert buffer.n_sampled == 51 * 32
-    assert ray.get(buffer.shards[0].actor.status.remote()).mass != 252, "priorities were updated"
+    assert ray.get(buffer._group.shards[0].actor.status.remote()).mass != 252, "priorities were updated"
     with pytest.raises(TypeError, match="use save_checkpoint"):
         model.save_replay_buffer(io.BytesIO())
     buffer.close()

@@ -28,7 +28,7 @@ def test_rings_of_idle_writers_shrink(local_ray: None, tmp_path: Path) -> None:
     seen = {*assert_true(buffer.sample(6000), "small")}
     last = REMOTE + 20_900
     assert seen >= {*range(last - 388, last)}, "the newest transitions"
-    # A writer that returns can insert at once, and gets its rows back.
+    # A writer that returns can insert at once, and gets its rows back later.
     write(buffer, "small", {"gone": writers["gone"]}, range(10_000, 10_010))
     assert stored(buffer)["gone"] == 12
     write(buffer, "small", writers, range(30_000, 31_000))

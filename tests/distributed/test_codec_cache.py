@@ -1,8 +1,7 @@
-"""Codecs are the same in every process, and forgotten only when nothing needs them."""
+"""Codecs are the same in every process, and those that were not used for longest are forgotten."""
 
 from __future__ import annotations
 
-import gc
 import pickle
 
 import numpy as np
@@ -13,7 +12,7 @@ from sb3_compressed import available_codecs
 from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.codecs import Codec, TrainableCodec, get_codec
 from sb3_compressed.codecs.zstd import Zstd
-from sb3_compressed.distributed.codec_exchange import CodecExchange
+from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.errors import CodecError
 
 
@@ -33,23 +32,19 @@ def test_codecs_are_sent_with_what_they_learned(codec: str) -> None:
     np.testing.assert_array_equal(out, frames(70, 20))
 
 
-def test_codecs_that_nothing_uses_are_forgotten_after_others() -> None:
-    exchange = CodecExchange(3)
-    levels = [get_codec(f"zstd-{level}") for level in range(1, 8)]
-    digests = [exchange.add(codec) for codec in levels]
-    used = levels[0]
-    del levels
-    gc.collect()
-    assert [digest in exchange for digest in digests] == [True, False, False, False, True, True, True]
-    assert exchange.present(digests).keys() == {digests[0], *digests[4:]}
-    assert exchange[digests[0]] is used
+def test_codecs_that_were_not_used_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CodecCache, "size", 3)
+    cache = CodecCache()
+    codecs = {codec_digest(codec): codec for codec in (get_codec(f"zstd-{level}") for level in range(1, 6))}
+    digests = [*codecs]
+    for digest in digests[:3]:
+        cache.receive({digest: codecs[digest]})
+    assert cache[digests[0]] is codecs[digests[0]]
+    cache.receive({digests[1]: get_codec("zstd-2"), digests[3]: codecs[digests[3]]})
+    assert [digest in cache for digest in digests] == [True, True, False, True, False]
+    assert cache[digests[1]] is codecs[digests[1]]
     with pytest.raises(KeyError):
-        exchange[digests[1]]
-    # Reading it keeps it in the place of the one that was not used for longest.
-    del used
-    gc.collect()
-    assert [digest in exchange for digest in digests[4:]] == [False, True, True]
-    assert digests[0] in exchange
+        cache[digests[2]]
 
 
 def test_codecs_that_cannot_be_stored_are_refused() -> None:
@@ -58,4 +53,4 @@ def test_codecs_that_cannot_be_stored_are_refused() -> None:
             raise CodecError("it has no configuration")
 
     with pytest.raises(CodecError):
-        CodecExchange(3).add(Own())
+        codec_digest(Own())
