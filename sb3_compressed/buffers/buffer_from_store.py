@@ -23,7 +23,7 @@ from sb3_compressed.persistence.restoring import load_into, require_buffer
 from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.samplers.config import sampler_from_config
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.log import has_log, log_fingerprint, require_log
+from sb3_compressed.storage.log import has_log, require_log
 from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 
@@ -130,8 +130,6 @@ def buffer_from_store(
         buffer.repair_report = report
         if report is None:
             buffer._checkpoints.begin_with(checkpoint)
-        else:  # the next save to the folder writes the whole buffer
-            buffer._checkpoints.record_end(store.log.folder, log_fingerprint(store.log.folder) or ())
     except BaseException:
         store.close()
         raise

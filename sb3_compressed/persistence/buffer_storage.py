@@ -154,7 +154,7 @@ class BufferStorage:
 
     @classmethod
     def _resume(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, repair: bool) -> BufferStorage:
-        store = ArrayStore.open(folder, writable=True, rows=buffer.buffer_size, lock=lock, repair=repair)
+        store = ArrayStore.open(folder, lock=lock, rows=buffer.buffer_size, repair=repair)
         try:
             report = repair_store(store) if repair else None
             arrays, values = fit_arrays(store, buffer)

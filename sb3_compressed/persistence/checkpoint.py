@@ -20,7 +20,7 @@ from sb3_compressed.persistence.vector_slots import slots_of_rows
 from sb3_compressed.storage.array_store import ArrayStore, Change
 from sb3_compressed.storage.commit_format import rows_of_chunk
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import has_log, log_fingerprint
+from sb3_compressed.storage.log import Log, LogPosition, ends_at, has_log
 
 __all__ = ["BufferCheckpoint", "CheckpointHistory", "changed_chunks", "checksums_of"]
 
@@ -34,8 +34,8 @@ class CheckpointHistory:
     def __init__(self) -> None:
         #: The latest checkpoint, ``None`` before the first save and after one that failed.
         self.latest: BufferCheckpoint | None = None
-        #: The end of the log in each folder after the last save.
-        self._ends: Mapping[Path, tuple[int, ...]] = {}
+        #: Where the log in each folder ends, so that the buffer may overwrite it as long as it ends there.
+        self._ends: Mapping[Path, LogPosition] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy has no folders. Users pickle and copy the ``__dict__`` of buffers.
@@ -48,13 +48,10 @@ class CheckpointHistory:
     def begin_with(self, checkpoint: BufferCheckpoint) -> None:
         """Record that the buffer was loaded from a checkpoint."""
         self.latest = checkpoint
-        folder = checkpoint.store.log.folder
-        if not FolderLock.is_locked(folder) and (end := log_fingerprint(folder)) is not None:
-            self.record_end(folder, end)
+        self._record_end(checkpoint.store.log)
 
-    def record_end(self, folder: Path, end: tuple[int, ...]) -> None:
-        """Record where the log in a folder ends, so that the buffer may overwrite it as long as it ends there."""
-        self._ends = {**self._ends, folder.resolve(): end}
+    def _record_end(self, log: Log) -> None:
+        self._ends = {**self._ends, log.folder.resolve(): log.position}
 
     def save(self, buffer: ReplayRing, folder: Path, *, overwrite: bool) -> None:
         """Save a buffer to a folder: all of it the first time, then what changed since.
@@ -77,20 +74,18 @@ class CheckpointHistory:
                     if not overwrite:
                         raise
             end = self._ends.get(folder.resolve())  # if nobody else has written to it since, it contains this buffer
-            overwrite |= end is not None and log_fingerprint(folder) == end
+            overwrite |= end is not None and ends_at(folder, end)
             self._save(BufferCheckpoint.new(buffer, folder, lock, overwrite=overwrite), buffer, lock)
         finally:
             lock.release()
 
     def _save(self, checkpoint: BufferCheckpoint, buffer: ReplayRing, lock: FolderLock) -> None:
         self.latest = None  # restored if the save succeeds
-        log = checkpoint.store.log
         try:
             checkpoint.save(buffer, lock)
             self.latest = checkpoint
         finally:
-            if log.end is not None:
-                self.record_end(log.folder, log.end)
+            self._record_end(checkpoint.store.log)
 
 
 class BufferCheckpoint:
@@ -132,7 +127,7 @@ class BufferCheckpoint:
         store = None
         if has_log(folder):  # its content stays until the first save is complete
             with contextlib.suppress(CorruptStorage):
-                store = ArrayStore.open(folder, writable=True, lock=lock)
+                store = ArrayStore.open(folder, lock=lock)
         if store is not None and store.metadata and not overwrite:
             store.close()
             store = None

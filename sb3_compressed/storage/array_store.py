@@ -39,10 +39,6 @@ __all__ = ["RING_ROWS", "ArrayStore", "Change"]
 REPAIR_ADVICE = "load_checkpoint(..., repair=True) keeps what is not damaged"
 #: Size beyond which a new segment begins even within a change, since offsets have 32 bits.
 MAX_SEGMENT_NBYTES = 2 << 30
-#: Room for a commit at the end of a full segment.
-COMMIT_NBYTES = 1 << 16
-#: Commits between two checks of the lock.
-COMMITS_PER_CHECK = 64
 
 #: Changed rows: the name of an array, the first row, and the one after the last.
 Change = tuple[str, int, int]
@@ -87,7 +83,6 @@ class ArrayStore:
         self._committed_codecs: tuple[int, dict[str, Codec]] = (-1, {})
         #: Size at which the segment that is written to is full; 0 if not known yet.
         self._full_at = 0
-        self._n_commits = 0
         #: Whether this object committed anything since the last snapshot.
         self._has_commits = False
         #: A description of each damaged part, if the store was opened for a repair.
@@ -145,25 +140,23 @@ class ArrayStore:
         cls,
         folder: Path,
         *,
-        writable: bool = False,
-        rows: int = 0,
         lock: FolderLock | None = None,
+        rows: int = 0,
         repair: bool = False,
     ) -> ArrayStore:
         """Open a store in the state of the last commit.
 
-        :param writable: whether to write to it, which one process can at a time
+        :param lock: a lock of the folder, to write to it, which the caller releases after errors; it is acquired
         :param rows: rows of the arrays that the caller requests itself, so they are not limited by the folder's size
-        :param lock: as for :meth:`create`, if it is writable
         :param repair: whether to read what is undamaged, instead of an error: all of the newest snapshot, and the
             commits after it up to the first damaged record. :attr:`problems` and :attr:`lost_rows` describe the damage
         :raises StorageError: if there is none, or another process writes to it
         :raises CorruptStorage: if a file that is read is damaged, or declares sizes that are too large
         """
-        log = Log.open(folder, writable=writable, lock=lock)
+        log = Log.open(folder, lock)
         try:
-            store = cls._read_log(log, writable=writable, rows=rows, repair=repair)
-            if writable:
+            store = cls._read_log(log, rows=rows, repair=repair)
+            if log.is_writable:
                 log.clean_up()
                 store._plan_next_segment(store.live_segments())
         except BaseException:
@@ -172,8 +165,9 @@ class ArrayStore:
         return store
 
     @classmethod
-    def _read_log(cls, log: Log, *, writable: bool, rows: int, repair: bool = False) -> ArrayStore:
+    def _read_log(cls, log: Log, *, rows: int, repair: bool) -> ArrayStore:
         """Return the store in the newest snapshot and the commits after it."""
+        writable = log.is_writable
 
         def files() -> tuple[bool, list[int]]:
             return not writable and FolderLock.is_locked(log.folder), segment_numbers(log.folder)
@@ -340,16 +334,12 @@ class ArrayStore:
 
     def _reopen(self) -> None:
         """Read the newest snapshot and the commits after it."""
-        log = Log.open(self.log.folder)
-        try:
-            fresh = ArrayStore._read_log(log, writable=False, rows=self.n_ring_rows)
-            if log.identity != self.log.identity or (fresh.metadata, fresh.specs) != (self.metadata, self.specs):
-                raise StorageError(f"{self.log.folder} contains another buffer now; open it again")
-        except BaseException:
-            log.close()
-            raise
-        # Only now, since everything could be read.
-        self.log.switch_to(log)
+        fresh = ArrayStore.open(self.log.folder, rows=self.n_ring_rows)
+        is_same = (fresh.metadata, fresh.specs) == (self.metadata, self.specs)
+        if not is_same or fresh.log.identity != self.log.identity:
+            fresh.close()
+            raise StorageError(f"{self.log.folder} contains another buffer now; open it again")
+        self.log.switch_to(fresh.log)  # only now, since everything could be read
         self.slots.reader.drop_cached(())  # a repair may have removed their segments
         for name, array in self.arrays.items():
             copy_changed(fresh.arrays[name], array)
@@ -366,9 +356,6 @@ class ArrayStore:
         :raises OSError: if the disk is full; nothing is committed
         """
         arrays, patches, step = self.arrays, [], self.step
-        self._n_commits += 1
-        if self._n_commits % COMMITS_PER_CHECK == 0:
-            self.log.check_lock()
         for name, first, last in changes:
             if name == RING_ROWS:
                 ring = [arrays[each] for each in self._ring_names]
@@ -383,7 +370,7 @@ class ArrayStore:
             try:
                 self.write_snapshot()
             except (OSError, StorageError) as error:  # the commit is complete; a new segment can wait
-                self._full_at = segment.end + self.log.reserved_nbytes
+                self._full_at += segment.end
                 warn_user(f"{self.log.folder}: cannot begin a new segment, so the last one keeps growing: {error}")
 
     def _append_commit(
@@ -465,7 +452,6 @@ class ArrayStore:
         state = sum(spec.shape[0] * spec.row_nbytes for spec in self.specs.values())
         share = max(self.log.nbytes(live), state) // self.SEGMENT_SHARE
         self._full_at = min(max(self.MIN_SEGMENT_NBYTES, share), self.SEGMENT_NBYTES)
-        self.log.reserved_nbytes = self._full_at + COMMIT_NBYTES
 
     def _manifest_record(self, live: Iterable[int]) -> tuple[int, bytes]:
         """Return the first record of a snapshot, which lists some segments."""
@@ -499,7 +485,7 @@ class ArrayStore:
         live = self.live_segments()
         self.log.copy_to(folder, live, self._snapshot_records(live))
 
-    def acquire(self, lock: FolderLock | None = None) -> None:
+    def acquire(self, lock: FolderLock) -> None:
         """Get write access again; see :meth:`Log.acquire`."""
         self.log.acquire(lock)
         if not self._full_at:

@@ -20,6 +20,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +44,10 @@ from sb3_compressed.storage.segment import Segment
 
 __all__ = [
     "Log",
+    "LogPosition",
+    "ends_at",
     "has_log",
     "is_segment_name",
-    "log_fingerprint",
     "newest_segment_digest",
     "require_log",
     "segment_numbers",
@@ -70,13 +72,12 @@ class Log:
 
     def __init__(self, folder: Path, lock: FolderLock | None) -> None:
         self.folder = folder.absolute()  # the working directory may change
+        #: Memory for the next slots and payloads.
         self._reserved = np.empty(0, np.uint8)
         #: The open segments, by number.
         self.segments: dict[int, Segment] = {}
         #: The ids of the segments that the state refers to or that follow its snapshot, by number.
         self.ids: dict[int, int] = {}
-        #: Bytes that are reserved for a new segment.
-        self.reserved_nbytes = 0
         self._last: Segment | None = None
         #: The number of the newest snapshot.
         self._snapshot = -1
@@ -86,8 +87,6 @@ class Log:
         #: A random number that all segments of a log, and of its copies, have in common.
         self.identity = secrets.randbits(64)
         self._pid = os.getpid()
-        #: The fingerprint of the log when write access to it was released.
-        self.end: tuple[int, ...] | None = None
 
     # -- opening ---------------------------------------------------------------------------------------------
 
@@ -121,21 +120,15 @@ class Log:
         return log
 
     @classmethod
-    def open(cls, folder: Path, *, writable: bool = False, lock: FolderLock | None = None) -> Log:
+    def open(cls, folder: Path, lock: FolderLock | None = None) -> Log:
         """Open the log of a folder; no segment is open before :meth:`open_chain`.
 
-        :param lock: as for :meth:`create`, if it is writable
+        :param lock: a lock of the folder, to write to it, which the caller releases after errors; it is acquired
         :raises StorageError: if there is none, or another process writes to it
         """
         require_log(folder)
-        lock = FolderLock(folder) if writable and lock is None else lock
-        try:
-            log = cls(folder, lock.acquire() if lock is not None else None)
-            log.next_number = max(segment_numbers(folder)) + 1
-        except BaseException:
-            if lock is not None:
-                lock.release()
-            raise
+        log = cls(folder, lock.acquire() if lock is not None else None)
+        log.next_number = max(segment_numbers(folder)) + 1
         return log
 
     def open_chain(self, problems: list[str] | None = None) -> list[Segment]:
@@ -316,7 +309,6 @@ class Log:
         self._check_writable()
         if not self._owns_last:
             self.begin_segment()
-        self.last.recover()
         return self.last
 
     @property
@@ -325,12 +317,12 @@ class Log:
         return self._last is not None and self._last.is_writable and not self._last.is_snapshot
 
     def begin_segment(self) -> None:
-        """Begin a segment to append to, with :attr:`reserved_nbytes`.
+        """Begin a segment to append to.
 
         :raises StorageError: as :meth:`segment_to_write`
         :raises OSError: if the disk is full; the log continues with the segment before
         """
-        self._begin((), is_snapshot=False, reserved_nbytes=self.reserved_nbytes)
+        self._begin((), is_snapshot=False)
 
     def write_snapshot(self, snapshot: Iterable[tuple[int, bytes]], *, previous: Segment | None = None) -> None:
         """Write a segment that contains the complete state.
@@ -343,15 +335,9 @@ class Log:
         self._begin(snapshot, is_snapshot=True, previous=previous)
 
     def _begin(
-        self,
-        records: Iterable[tuple[int, bytes]],
-        *,
-        is_snapshot: bool,
-        reserved_nbytes: int = 0,
-        previous: Segment | None = None,
+        self, records: Iterable[tuple[int, bytes]], *, is_snapshot: bool, previous: Segment | None = None
     ) -> None:
-        self._check_writable()
-        self.check_lock()
+        self._check_writable().ensure_held()
         number, before, snapshot = self.next_number, self._last, self._snapshot
         path = self._path(number)
         unfinished = path.with_suffix(f".{UNFINISHED}")
@@ -361,8 +347,6 @@ class Log:
         )
         try:
             segment.append_many(records)
-            if reserved_nbytes:
-                segment.make_room(reserved_nbytes)
             if is_snapshot:  # the segments that it replaces are deleted
                 self._sync()
                 segment.flush()
@@ -384,7 +368,8 @@ class Log:
                 flush_path(self.folder)
             if before is not None:
                 before.flush()
-                before.seal()
+                before.truncate_tail()
+                before.close()
 
     def drop_segments(self, keep: Collection[int]) -> None:
         """Delete all segments except some, the newest snapshot and what follows it. Open ones stay readable."""
@@ -421,10 +406,9 @@ class Log:
 
     def flush(self) -> None:
         """Sync everything to the disk."""
-        self._check_writable()
-        self.last.recover()
+        lock = self._check_writable()
         self._sync()
-        self.check_lock()
+        lock.ensure_held()
 
     def _sync(self) -> None:
         """Sync the segments after the newest snapshot, which this process or one that was killed wrote to."""
@@ -446,60 +430,40 @@ class Log:
             return
         try:
             if self.is_writable and self._last is not None:
-                self.last.recover()
-                self.last.shrink_to_fit()
-                self.end = log_fingerprint(self.folder)  # while nobody else can write
+                self.last.truncate_tail()
         finally:
             self._lock.release()
             self._lock = None
 
-    def acquire(self, lock: FolderLock | None = None) -> None:
+    @property
+    def position(self) -> LogPosition:
+        """Where the log ends, as far as it was read or written."""
+        return LogPosition(self.last.number, self.last.id, self.last.end)
+
+    def acquire(self, lock: FolderLock) -> None:
         """Get write access again, if no other process committed anything since :meth:`release`.
 
-        :param lock: as for :meth:`create`
+        The last segment is reopened, to append to it if this process began it.
+
+        :param lock: as for :meth:`open`
         :raises StorageError: if another process did, or writes to the folder now
         """
         if self._lock is not None:
             return
         if not has_log(self.folder):
             raise StorageError(f"{self.folder} was deleted; overwrite=True creates it again")
-        lock = FolderLock(self.folder) if lock is None else lock
-        try:
-            lock.acquire()
-            self._reopen_last()
-            self._lock = lock
-        except BaseException:
-            self._lock = None
-            lock.release()
-            raise
-
-    def _reopen_last(self) -> None:
-        """Reopen the last segment, to append to it if this process began it.
-
-        :raises StorageError: if it is not the last one any more, or has other commits
-        """
-        if self._is_changed(self.last):
-            raise StorageError(f"{self.folder} was written to by another buffer since; overwrite=True replaces it")
+        lock.acquire()
         last = self.last
+        if not ends_at(self.folder, self.position):
+            raise StorageError(f"{self.folder} was written to by another buffer since; overwrite=True replaces it")
         is_own = self._owns_last and os.getpid() == self._pid  # the parent process may continue its own segment
         segment = Segment(self._path(last.number), writable=is_own)
         segment.end = last.end
         self.segments[last.number] = self._last = segment
         self._pid = os.getpid()
-        if is_own:
-            segment.truncate_tail()  # a process that was killed may have left a partial record
+        segment.truncate_tail()  # an interrupt may have left a partial record
         self.next_number = last.number + 1
-
-    def _is_changed(self, last: Segment) -> bool:
-        """Return whether another segment is the last one of the folder now, or it has commits after its known end."""
-        if segment_numbers(self.folder)[-1:] != [last.number]:
-            return True
-        segment = Segment(self._path(last.number))
-        try:
-            has_commit = any(record.kind == COMMIT for record in segment.records(last.end, problems=[]))
-            return segment.id != last.id or has_commit or not segment.is_record_end(last.end)
-        finally:
-            segment.close()
+        self._lock = lock
 
     def close(self) -> None:
         """Release write access and close the files. Segments that were open can still be read."""
@@ -507,16 +471,12 @@ class Log:
         for segment in self.segments.values():
             segment.close()
 
-    def check_lock(self) -> None:
-        """Raise if the lock file was deleted and another process may write; see :meth:`FolderLock.ensure_held`."""
-        if self._lock is not None:
-            self._lock.ensure_held()
-
-    def _check_writable(self) -> None:
+    def _check_writable(self) -> FolderLock:
         if self._lock is None:
             raise StorageError(f"{self.folder} is open for reading only")
         if not self._lock.is_owned:
             raise StorageError(f"{self.folder} is closed, or was opened before this process was forked")
+        return self._lock
 
     def _path(self, number: int) -> Path:
         return segment_path(self.folder, number)
@@ -540,20 +500,27 @@ def require_log(folder: Path) -> None:
         raise StorageError(f"{folder} contains no buffer")
 
 
-def log_fingerprint(folder: Path) -> tuple[int, ...] | None:
-    """Return identity, last number, last id and size of a folder's log, which change when it is written to.
+class LogPosition(NamedTuple):
+    """A position in a log: the number and the random id of a segment, and an offset in it."""
 
-    :return: ``None`` if there is no log, or it cannot be read
-    """
-    if not has_log(folder):
-        return None
-    path = segment_path(folder, segment_numbers(folder)[-1])
+    number: int
+    id: int
+    offset: int
+
+
+def ends_at(folder: Path, position: LogPosition) -> bool:
+    """Return whether the log of a folder has no other segments and commits than those up to a position."""
+    if not has_log(folder) or segment_numbers(folder)[-1] != position.number:
+        return False
     try:
-        segment = Segment(path)
+        segment = Segment(segment_path(folder, position.number))
     except (OSError, CorruptStorage):
-        return None
-    segment.close()
-    return segment.identity, segment.number, segment.id, path.lstat().st_size
+        return False
+    try:
+        has_commit = any(record.kind == COMMIT for record in segment.records(position.offset, problems=[]))
+        return segment.id == position.id and not has_commit and segment.is_record_end(position.offset)
+    finally:
+        segment.close()
 
 
 def newest_segment_digest(folder: Path) -> str | None:

@@ -86,8 +86,6 @@ class Segment:
         self.number, self.identity, self.id, self.previous_id, self.previous_end, self.is_snapshot = header
         #: Whether an interrupt may have left a partial record after the end.
         self._is_dirty = False
-        #: Whether the file is longer than its records.
-        self._has_room = False
         #: For kernels; only logs in memory read it.
         self.n_slots = np.zeros(1, np.int64)
         #: Where the next record begins, as far as :meth:`records` has read.
@@ -129,23 +127,22 @@ class Segment:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    @property
-    def room(self) -> int:
-        """Bytes of the file that are available for further records."""
-        return len(self.bytes) - self.end
-
-    def make_room(self, nbytes: int) -> None:
+    def _extend(self, nbytes: int) -> None:
         """Extend the file for further records. References to its old mapping stay valid.
 
+        :param nbytes: the bytes of the next record
         :raises OSError: if the disk is full
         :raises StorageError: if offsets would exceed 32 bits
         """
         if self.end + nbytes > MAX_NBYTES:
             raise StorageError(f"{self.path} cannot have more than {MAX_NBYTES} bytes")
-        if self.room < nbytes:
-            self._has_room = True
-            self._file.truncate(self.end + nbytes)  # sparse: only written pages take space on the disk
-            self._map()
+        # It is mapped again each time, so it doubles. It is sparse: only written pages take space on the disk.
+        growth = max(nbytes, MIN_GROWTH, self.end)
+        try:
+            self._file.truncate(min(self.end + growth, MAX_NBYTES))
+        except OSError:  # the disk may have room for this record only
+            self._file.truncate(self.end + nbytes)
+        self._map()
 
     def append(self, kind: int, content: bytes | bytearray) -> int:
         """Write a record and return the offset of its content. It survives a crash of the process, not a power cut.
@@ -177,41 +174,25 @@ class Segment:
 
     def _append(self, data: bytearray) -> None:
         nbytes = len(data)
-        if nbytes > self.room:
-            try:
-                self.make_room(max(nbytes, min(MIN_GROWTH, MAX_NBYTES - self.end)))
-            except OSError:  # the disk may have room for this record only
-                self.make_room(nbytes)
-        self.recover()
+        if self._is_dirty:
+            self.truncate_tail()
+        if self.end + nbytes > len(self.bytes):
+            self._extend(nbytes)
         self._is_dirty = True
         try:
             write_at(self._file, memoryview(data), self.end)
         except OSError:
-            self.recover()
+            self.truncate_tail()
             raise
         self.end += nbytes
         self._is_dirty = False
 
-    def recover(self) -> None:
-        """Remove what an interrupted write has left."""
-        if self._is_dirty:
-            self.truncate_tail()
-
     def truncate_tail(self) -> None:
-        """Remove what follows the end: a partial record, or reserved room."""
-        self._file.truncate(self.end)
-        self.bytes = self._mapped[: self.end]
-        self._has_room = self._is_dirty = False
-
-    def shrink_to_fit(self) -> None:
-        """Remove reserved room, so that the file ends with its last record."""
-        if self._has_room:
-            self.truncate_tail()
-
-    def seal(self) -> None:
-        """Remove reserved room and close the file."""
-        self.shrink_to_fit()
-        self.close()
+        """Remove what follows the end, a partial record or zeros, if this is open for writing."""
+        if self.is_writable:
+            self._file.truncate(self.end)
+            self.bytes = self._mapped[: self.end]
+            self._is_dirty = False
 
     def flush(self) -> None:
         """Sync the file to the disk."""

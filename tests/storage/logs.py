@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.record_kinds import COMMIT
 from storage.segments import Records, records_of
@@ -21,18 +22,13 @@ def read_chain(log: Log) -> list[tuple[int, Records]]:
 
 def opened(folder: Path, *, writable: bool = False) -> Log:
     """Open a log and read its state, so that it can be appended to."""
-    log = Log.open(folder, writable=writable)
+    log = Log.open(folder, FolderLock(folder) if writable else None)
     try:
         read_chain(log)
     except BaseException:
         log.close()
         raise
     return log
-
-
-def begin_segment(log: Log, reserved_nbytes: int) -> None:
-    log.reserved_nbytes = reserved_nbytes
-    log.begin_segment()
 
 
 def read_state(folder: Path) -> Records:
