@@ -17,7 +17,7 @@ from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.chunks import copy_changed, segments_of
 from sb3_compressed.storage.commit_format import (
-    PatchApplier,
+    apply_patches,
     commit_record,
     pack_patch,
     pack_ring_row,
@@ -99,13 +99,9 @@ class ArrayStore:
         self.arrays: dict[str, Any] = {name: arrays[name] for name in specs if name in arrays}
         self._numbers = {name: number for number, name in enumerate(self.specs)}
         self._ring_names = [name for name, spec in self.specs.items() if spec.is_ring]
+        self._ring_numbers = [self._numbers[name] for name in self._ring_names]
         #: The number of rows of the arrays of the ring.
         self.n_ring_rows = min((self.specs[name].shape[0] for name in self._ring_names), default=0)
-
-    @property
-    def ring_numbers(self) -> list[int]:
-        """The numbers of the arrays that have a row for each step."""
-        return [self._numbers[name] for name in self._ring_names]
 
     # -- opening ---------------------------------------------------------------------------------------------
 
@@ -240,7 +236,6 @@ class ArrayStore:
         :param is_read: receives which rows of each array were read, for a repair
         :raises CorruptStorage: if it is damaged
         """
-        applier = PatchApplier([*self.arrays.values()], self.ring_numbers, is_read)
         pending: list[NDArray[np.uint8]] = []
         committed = HEADERS_NBYTES if start is None else start
         has_commit = is_complete = False
@@ -252,7 +247,7 @@ class ArrayStore:
                 elif record.kind == COMMIT:
                     try:
                         values, patches = split_commit(record.content)
-                        self.apply_commit(values, [*pending, patches], applier)
+                        self._apply_commit(values, [*pending, patches], is_read)
                     except CorruptStorage as error:
                         raise CorruptStorage(f"{segment.path}, the record at byte {record.offset}: {error}") from error
                     pending, committed, has_commit = [], segment.end, True
@@ -261,24 +256,28 @@ class ArrayStore:
                 if problems is None:
                     raise CorruptStorage(damage)
                 problems.append(damage)
-                self.apply_commit({}, pending, applier)
+                self._apply_commit({}, pending, is_read)
             is_complete = True
         finally:
-            applier.finish()
             if limit is None or not is_complete:
                 segment.end = committed
 
-    def apply_commit(
-        self, commit: Mapping[str, Any], patches: Iterable[NDArray[np.uint8]], applier: PatchApplier
+    def _apply_commit(
+        self,
+        commit: Mapping[str, Any],
+        patches: Iterable[NDArray[np.uint8]],
+        is_read: list[NDArray[np.bool_]] | None,
     ) -> None:
         """Apply a commit.
 
         :param commit: its changed values and codecs
         :param patches: those of the records before it, and its own
+        :param is_read: as for :meth:`_read`
         :raises CorruptStorage: if a patch is invalid
         """
+        arrays = [*self.arrays.values()]
         for part in patches:
-            step = applier.apply(part)
+            step = apply_patches(part, arrays, self._ring_numbers, is_read)
             if step is not None:
                 self.step = step
                 self.values["pos"] = (step + 1) % self.n_ring_rows
