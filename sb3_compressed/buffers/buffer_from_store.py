@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Collection, Mapping
 from os import PathLike
@@ -125,8 +124,6 @@ def buffer_from_store(
         buffer = _construct(cls, store, stored, given)
         checkpoint = load_into(buffer, store)
         buffer._formats = formats_of(buffer)  # some may be those of arrays that a user assigned
-        if report is not None:
-            report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems or ())))
         buffer.repair_report = report
         if report is None:
             buffer._checkpoints.begin_with(checkpoint)

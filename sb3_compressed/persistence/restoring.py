@@ -15,7 +15,6 @@ from sb3_compressed.arrays.cast import cast_values
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.config import abbreviate
-from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.checkpoint import BufferCheckpoint
@@ -250,16 +249,7 @@ def _fit_sampler(
     :param values: all values, likewise
     :param ring: how rows are moved if the buffer has another size
     """
-    try:
-        is_loaded = load_sampler(buffer, store, ring)
-    except CorruptStorage as error:
-        if store.problems is None or buffer.bound_sampler is None:
-            raise
-        is_loaded = False
-        buffer.bound_sampler.discard_state()
-        problem = f"{error}; all transitions have the values of new ones"
-        store.problems.append(problem)
-        warn_user(problem)
+    is_loaded = load_sampler(buffer, store, ring)
     ours = buffer_state.metadata(buffer)["arguments"].get("sampler")
     is_unchanged = ring is None and ours == store.metadata["arguments"].get("sampler")
     if is_unchanged and store.specs == buffer_state.array_specs(buffer) and is_loaded == ("sampler" in values):

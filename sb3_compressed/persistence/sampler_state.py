@@ -118,8 +118,6 @@ def load_sampler(buffer: ReplayRing, store: ArrayStore, ring: RingResize | None 
         n_new = store.step - values["step"]
         if n_new < 0:
             raise ValueError(f"it is of step {values['step']}, and the last step is {store.step}")
-        if lost := sorted(filter(is_sampler_array, store.lost_rows)):
-            raise ValueError(f"parts of {', '.join(lost)} are damaged")
         state = {**values["state"], **_arrays_in(store, bound, sampler_specs(buffer), ring)}
         bound.load(state, n_new, None if ring is None else len(ring.kept))
     except INVALID_STATE_ERRORS as error:
