@@ -137,7 +137,7 @@ def forge(
                 data = len(text).to_bytes(4, "little") + text + patches.tobytes()
                 assert commit_record({})[:4] == bytes(4), "the format of commits is another one"
             records.append((kind, data))
-        store.log.write_snapshot(records)
+        store.log.begin_segment(records)
     finally:
         store.close()
 

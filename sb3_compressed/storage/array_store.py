@@ -79,8 +79,6 @@ class ArrayStore:
         #: The address of each codec in use, by name.
         self.codecs: dict[str, int] = {}
         self.slots = FolderSlotStore(log)
-        #: The segment of the last commit, and the codecs that it was made with.
-        self._committed_codecs: tuple[int, dict[str, Codec]] = (-1, {})
         #: Size at which the segment that is written to is full; 0 if not known yet.
         self._full_at = 0
         #: Whether this object committed anything since the last snapshot.
@@ -187,7 +185,7 @@ class ArrayStore:
         manifest = Manifest.of_segment(chain[0], is_growing=is_growing, problems=None if problems is None else [])
         store = cls(log, manifest.metadata, manifest.specs, {}, manifest.values)
         store.step, store.codecs, store.problems = manifest.step, {**manifest.codecs}, problems
-        store.allocate_arrays(chain[0].path, rows)
+        store._allocate_arrays(chain[0].path, rows)
         log.ids.update(manifest.segments)
         is_read = None if problems is None else [np.zeros(len(array), np.bool_) for array in store.arrays.values()]
         for index, (segment, successor) in enumerate(zip_longest(chain, chain[1:])):
@@ -206,7 +204,7 @@ class ArrayStore:
             store.lost_rows = {name: ~rows for name, rows in zip(store.arrays, is_read, strict=True) if not rows.all()}
         return store
 
-    def allocate_arrays(self, path: Path, rows: int) -> None:
+    def _allocate_arrays(self, path: Path, rows: int) -> None:
         """Allocate arrays of zeros.
 
         :param path: the file that declares them
@@ -385,8 +383,9 @@ class ArrayStore:
         if changed:
             commit["values"] = changed
         segment = self.log.segment_to_write()
-        addresses = self._write_changed_codecs(codecs, segment.number)
-        if addresses:
+        # In a new segment, all codecs are written, so that an old one need not be kept for them.
+        addresses = {name: self.slots.writer.address_of_codec(codec) for name, codec in codecs.items()}
+        if addresses.items() - self.codecs.items():
             commit["codecs"] = addresses
         segment.append(COMMIT, commit_record(commit, patches))
         # Copies, since the caller may modify lists and dicts in place.
@@ -394,20 +393,7 @@ class ArrayStore:
         self.step = step
         self._advance_step()
         self.codecs.update(addresses)
-        self._committed_codecs = (segment.number, {**codecs})
         self._has_commits = True
-
-    def _write_changed_codecs(self, codecs: Mapping[str, Codec], segment: int) -> dict[str, int]:
-        """Write codecs that changed since the last commit and return their addresses.
-
-        In a new segment all are written, so that an old one need not be kept for them.
-        """
-        last_segment, committed = self._committed_codecs
-        return {
-            name: self.slots.writer.address_of_codec(codec)
-            for name, codec in codecs.items()
-            if segment != last_segment or committed.get(name) is not codec
-        }
 
     def replace_content(
         self,
@@ -440,7 +426,7 @@ class ArrayStore:
         There must be no uncommitted changes.
         """
         live = self.live_segments()
-        self.log.write_snapshot(self._snapshot_records(live))
+        self.log.begin_segment(self._snapshot_records(live))
         self._has_commits = False
         self.log.drop_segments(keep=live)
         self.slots.reader.drop_cached(live)

@@ -92,7 +92,7 @@ class Log:
 
     @classmethod
     def create(cls, folder: Path, *, overwrite: bool = False, lock: FolderLock | None = None) -> Log:
-        """Return a log without segments; its first :meth:`write_snapshot` replaces the state of an existing log.
+        """Return a log without segments; its first snapshot replaces the state of an existing log.
 
         :param overwrite: whether there may be an existing log
         :param lock: a lock of the folder, which the caller releases after errors; it is acquired
@@ -182,7 +182,7 @@ class Log:
     def _problem_between(self, before: Segment, after: Segment) -> str | None:
         """Return why a segment does not follow another, ``None`` if it does."""
         if after.number > before.number + 1:
-            return f"{self._path(after.number - 1)} is missing"
+            return f"{segment_path(self.folder, after.number - 1)} is missing"
         if after.identity != before.identity:
             return f"{after.path} belongs to another buffer"
         if after.previous_id != before.id:
@@ -205,7 +205,7 @@ class Log:
         total = 0
         for number in numbers:
             with contextlib.suppress(OSError):
-                total += self._path(number).stat().st_size
+                total += segment_path(self.folder, number).stat().st_size
         return total
 
     @property
@@ -240,7 +240,7 @@ class Log:
 
         :raises CorruptStorage: if it is missing, damaged, or has another number
         """
-        path = self._path(number)
+        path = segment_path(self.folder, number)
         try:
             segment = Segment(path)
         except FileNotFoundError:
@@ -263,7 +263,7 @@ class Log:
 
     def name(self, number: int) -> str:
         """Return the path of a segment, for messages."""
-        return str(self._path(number))
+        return str(segment_path(self.folder, number))
 
     def codec_at(self, number: int, offset: int) -> Codec:
         """Return the codec at the offset of a segment.
@@ -316,37 +316,27 @@ class Log:
         """Whether this log began the last segment to append to it."""
         return self._last is not None and self._last.is_writable and not self._last.is_snapshot
 
-    def begin_segment(self) -> None:
-        """Begin a segment to append to.
+    def begin_segment(
+        self, snapshot: Iterable[tuple[int, bytes]] | None = None, *, previous: Segment | None = None
+    ) -> None:
+        """Begin a segment to append to, or write one that contains the complete state.
 
-        :raises StorageError: as :meth:`segment_to_write`
-        :raises OSError: if the disk is full; the log continues with the segment before
-        """
-        self._begin((), is_snapshot=False)
-
-    def write_snapshot(self, snapshot: Iterable[tuple[int, bytes]], *, previous: Segment | None = None) -> None:
-        """Write a segment that contains the complete state.
-
-        :param snapshot: kinds and contents of its records
+        :param snapshot: kinds and contents of the records of the state
         :param previous: the segment of another log that it follows, if it is the first one of a copy
         :raises StorageError: as :meth:`segment_to_write`
         :raises OSError: if the disk is full; the log continues with the segment before
         """
-        self._begin(snapshot, is_snapshot=True, previous=previous)
-
-    def _begin(
-        self, records: Iterable[tuple[int, bytes]], *, is_snapshot: bool, previous: Segment | None = None
-    ) -> None:
         self._check_writable().ensure_held()
-        number, before, snapshot = self.next_number, self._last, self._snapshot
-        path = self._path(number)
+        is_snapshot = snapshot is not None
+        number, before, newest = self.next_number, self._last, self._snapshot
+        path = segment_path(self.folder, number)
         unfinished = path.with_suffix(f".{UNFINISHED}")
         unfinished.unlink(missing_ok=True)
         segment = Segment.create(
             unfinished, number, self.identity, previous=before or previous, is_snapshot=is_snapshot
         )
         try:
-            segment.append_many(records)
+            segment.append_many(snapshot or ())
             if is_snapshot:  # the segments that it replaces are deleted
                 self._sync()
                 segment.flush()
@@ -357,7 +347,7 @@ class Log:
             unfinished.rename(path)
         except BaseException:  # Ctrl-C, too, which may come after the renaming
             if not path.exists():
-                self.next_number, self._last, self._snapshot = number, before, snapshot
+                self.next_number, self._last, self._snapshot = number, before, newest
                 self.ids.pop(number, None)
                 self.segments.pop(number, None)
                 segment.close()
@@ -374,18 +364,16 @@ class Log:
     def drop_segments(self, keep: Collection[int]) -> None:
         """Delete all segments except some, the newest snapshot and what follows it. Open ones stay readable."""
         self._check_writable()
-        self.segments = {
-            number: segment for number, segment in self.segments.items() if number in keep or number >= self._snapshot
-        }
-        for number in segment_numbers(self.folder):
+        for number in {*self.segments, *self.ids, *segment_numbers(self.folder)}:
             if number not in keep and number < self._snapshot:
-                self._path(number).unlink(missing_ok=True)
-        self.ids = {number: own for number, own in self.ids.items() if number in keep or number >= self._snapshot}
+                self.segments.pop(number, None)
+                self.ids.pop(number, None)
+                segment_path(self.folder, number).unlink(missing_ok=True)
 
     def copy_to(self, folder: Path, numbers: Iterable[int], snapshot: Iterable[tuple[int, bytes]]) -> None:
         """Create a log in a new folder that shares some segments with this one, followed by a snapshot.
 
-        :param snapshot: as for :meth:`write_snapshot`
+        :param snapshot: as for :meth:`begin_segment`
         :raises StorageError: if the folder is not empty
         :raises OSError: if the disk is full
         """
@@ -393,13 +381,13 @@ class Log:
         copy = Log.create(folder)
         try:
             for number in numbers:
-                link_or_copy(self._path(number), copy._path(number))
+                link_or_copy(segment_path(self.folder, number), segment_path(folder, number))
             copy.next_number, copy.identity = self.next_number, self.identity
             # The snapshot stores where the last segment, which may be shared, ends for the copy.
-            copy.write_snapshot(snapshot, previous=self.last)
+            copy.begin_segment(snapshot, previous=self.last)
         except BaseException:
             for number in numbers:
-                copy._path(number).unlink(missing_ok=True)
+                segment_path(folder, number).unlink(missing_ok=True)
             raise
         finally:
             copy.close()
@@ -417,7 +405,7 @@ class Log:
             if number == self.last.number:
                 self.last.flush()
             elif number > self._snapshot:
-                with open_regular_file(self._path(number)) as file:
+                with open_regular_file(segment_path(self.folder, number)) as file:
                     os.fsync(file.fileno())
         with contextlib.suppress(OSError):  # some systems cannot open folders
             flush_path(self.folder)
@@ -457,7 +445,7 @@ class Log:
         if not ends_at(self.folder, self.position):
             raise StorageError(f"{self.folder} was written to by another buffer since; overwrite=True replaces it")
         is_own = self._owns_last and os.getpid() == self._pid  # the parent process may continue its own segment
-        segment = Segment(self._path(last.number), writable=is_own)
+        segment = Segment(segment_path(self.folder, last.number), writable=is_own)
         segment.end = last.end
         self.segments[last.number] = self._last = segment
         self._pid = os.getpid()
@@ -477,9 +465,6 @@ class Log:
         if not self._lock.is_owned:
             raise StorageError(f"{self.folder} is closed, or was opened before this process was forked")
         return self._lock
-
-    def _path(self, number: int) -> Path:
-        return segment_path(self.folder, number)
 
 
 def has_log(folder: Path) -> bool:

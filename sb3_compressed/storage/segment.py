@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -32,12 +33,17 @@ from numpy.typing import NDArray
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.files import create_regular_file, open_regular_file, read_at, write_at
-from sb3_compressed.storage.record_format import HEADER_CHECKED_NBYTES, HEADER_NBYTES, LAST, RECORD_HEADER
 from sb3_compressed.storage.segment_header import HEADERS_NBYTES, new_header, read_header
 
 __all__ = ["Record", "Segment"]
 
-NO_HEADER = bytes(HEADER_NBYTES)
+#: The header of a record: checksum of the content, its number of bytes, kind, checksum of these.
+RECORD_HEADER = struct.Struct("<QIB3s")
+HEADER_NBYTES = RECORD_HEADER.size
+#: The bytes of the header that its own checksum covers.
+HEADER_CHECKED_NBYTES = HEADER_NBYTES - 3
+#: The last byte of every record.
+LAST = b"\xff"
 #: Offsets have 32 bits.
 MAX_NBYTES = (1 << 32) - 1
 MIN_GROWTH = 1 << 20
@@ -165,14 +171,13 @@ class Segment:
         if data:
             self._append(data)
 
-    def _packed(self, kind: int, content: bytes | bytearray) -> bytearray:
-        from sb3_compressed.storage.record_kernels import put_header
+    def _packed(self, kind: int, content: bytes | bytearray) -> bytes:
+        nbytes = len(content)
+        header = RECORD_HEADER.pack(checksum(content, (kind << 32 | nbytes) ^ self.id), nbytes, kind, b"")
+        checked = header[:HEADER_CHECKED_NBYTES]
+        return b"".join((checked, self._header_checksum(checked), content, LAST))
 
-        data = bytearray().join((NO_HEADER, content, LAST))
-        put_header(np.frombuffer(data, dtype=np.uint8), kind, np.uint64(self.id))
-        return data
-
-    def _append(self, data: bytearray) -> None:
+    def _append(self, data: bytes | bytearray) -> None:
         nbytes = len(data)
         if self._is_dirty:
             self.truncate_tail()
@@ -304,9 +309,11 @@ class Segment:
             raise CorruptStorage(f"{self.path} is damaged somewhere in the {nbytes} bytes from byte {offset} on")
         return Record(kind, offset, np.frombuffer(content, dtype=np.uint8))
 
+    def _header_checksum(self, checked: bytes) -> bytes:
+        return checksum(checked, HEADER_CHECKED_NBYTES ^ self.id).to_bytes(8, "little")[:3]
+
     def _is_header(self, header: bytes) -> bool:
-        check = checksum(header[:HEADER_CHECKED_NBYTES], HEADER_CHECKED_NBYTES ^ self.id)
-        return check.to_bytes(8, "little")[:3] == header[HEADER_CHECKED_NBYTES:]
+        return self._header_checksum(header[:HEADER_CHECKED_NBYTES]) == header[HEADER_CHECKED_NBYTES:]
 
     def _read(self, offset: int, nbytes: int) -> bytes:
         if self._file.closed:

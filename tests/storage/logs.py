@@ -44,7 +44,7 @@ def new_log(folder: Path, n_snapshots: int = 1) -> Log:
     """Return a log of snapshots, each followed by a segment with one record."""
     log = Log.create(folder)
     for number in range(n_snapshots):
-        log.write_snapshot([(1, b"snapshot %d" % number)])
+        log.begin_segment([(1, b"snapshot %d" % number)])
         log.segment_to_write().append(2, b"content %d" % number)
     return log
 
@@ -71,7 +71,7 @@ def append(folder: Path) -> None:
 
 def write_snapshot(folder: Path) -> None:
     log = opened(folder, writable=True)
-    log.write_snapshot([(1, b"of another")])
+    log.begin_segment([(1, b"of another")])
     log.close()
 
 

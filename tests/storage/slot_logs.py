@@ -25,7 +25,7 @@ FIRST = 1
 
 def new_log(folder: Path) -> Log:
     log = Log.create(folder)
-    log.write_snapshot([])
+    log.begin_segment([])
     log.begin_segment()
     return log
 
@@ -44,7 +44,7 @@ def opened(folder: Path) -> Log:
 
 def keep(log: Log, numbers: list[int]) -> None:
     """Delete all segments but some."""
-    log.write_snapshot([])
+    log.begin_segment([])
     log.drop_segments(numbers)
 
 

@@ -91,13 +91,13 @@ from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.log import Log
 
 log = Log.create(Path(sys.argv[1]))
-log.write_snapshot([(1, b"snapshot")])
+log.begin_segment([(1, b"snapshot")])
 log.segment_to_write().append(2, b"content")
 if not os.fork():
     assert not log.is_writable
     ways = [
         lambda: log.segment_to_write().append(3, b"more"),
-        lambda: log.write_snapshot([]),
+        lambda: log.begin_segment([]),
         lambda: log.drop_segments([]),
         log.flush,
     ]
@@ -129,7 +129,7 @@ def test_forked_process_can_read_but_not_write(tmp_path: Path) -> None:
 
 def replace(folder: Path) -> None:
     log = Log.create(folder, overwrite=True)
-    log.write_snapshot([(1, b"of another")])
+    log.begin_segment([(1, b"of another")])
     log.close()
 
 
