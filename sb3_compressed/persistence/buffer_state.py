@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OBSERVATIONS",
-    "array_name",
     "array_specs",
     "get_array",
     "is_observation",
@@ -64,11 +63,8 @@ def named_arrays(buffer: BaseBuffer | ReplayRing) -> dict[str, Any]:
 
 def observation_arrays(buffer: BaseBuffer | ReplayRing) -> list[tuple[Key, Any]]:
     """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
-    arrays: list[tuple[Key, Any]] = []
-    for name in OBSERVATIONS:
-        value = vars(buffer).get(name)
-        arrays += value.items() if isinstance(value, dict) else [] if value is None else [(None, value)]
-    return arrays
+    found = [(name.partition("/"), array) for name, array in named_arrays(buffer).items()]
+    return [(key if is_part else None, each) for (name, is_part, key), each in found if name in OBSERVATIONS]
 
 
 def raw_observations_nbytes(buffer: BaseBuffer | ReplayRing) -> int:
@@ -87,11 +83,6 @@ def get_array(buffer: BaseBuffer | ReplayRing, name: str) -> Any:
     attribute, _, key = name.partition("/")
     value = vars(buffer).get(attribute)
     return value.get(key) if key and isinstance(value, dict) else value
-
-
-def array_name(attribute: str, key: Key) -> str:
-    """Return the name of the array of a key in an attribute."""
-    return attribute if key is None else f"{attribute}/{key}"
 
 
 def put_array(buffer: ReplayRing, name: str, array: NDArray[Any] | CompressedArray) -> None:

@@ -102,12 +102,6 @@ class BufferStorage:
         self._slotted = {name: each for name, each in self._arrays.items() if isinstance(each, CompressedArray)}
         self._checksums = {} if self.is_follower else checksums_of(store.arrays)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError(
-            f"the __dict__ of a buffer in {self.folder} cannot be copied or pickled: copy or pickle the buffer, which "
-            "is then in memory, or use save_checkpoint"
-        )
-
     @classmethod
     def open(cls, buffer: ReplayRing, location: StorageLocation | ArrayStore, mode: StorageMode) -> BufferStorage:
         """Open a folder for a new buffer, and load into the buffer what the folder contains.

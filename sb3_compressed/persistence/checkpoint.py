@@ -133,7 +133,6 @@ class BufferCheckpoint:
             store = None
         if store is None:
             store = ArrayStore.create(folder, {}, {}, {}, overwrite=overwrite, lock=lock)
-        store.log.release()
         return cls(buffer, store, is_saved=False)
 
     def _new_checksums(self) -> dict[str, list[int]]:
@@ -162,7 +161,7 @@ class BufferCheckpoint:
         """
         store = self.store
         buffer_state.require_loadable(buffer, store.log.folder)
-        store.acquire(lock)
+        store.log.acquire(lock)
         try:
             self._sampler_arrays = sampler_arrays(buffer)
             checksums = self._new_checksums()
@@ -197,13 +196,12 @@ class BufferCheckpoint:
                 changed[first:last] = True
         rows = np.roll(np.arange(buffer.buffer_size), -buffer.pos)  # the oldest first
         rows = rows[changed[rows]] if self._tables else rows[:0]
-        vectors: dict[bytes, bytes] = {}  # so that equal ones are stored once
         for start in range(0, len(rows), ROWS_PER_WRITE):
             part = rows[start : start + ROWS_PER_WRITE]
             self.store.begin_segment_if_full()
             for names in self._streams.values():
                 # Observations with their next observations, so that payloads that they share are written once.
-                slots = slots_of_rows([self._arrays[name] for name in names], part, vectors)
+                slots = slots_of_rows([self._arrays[name] for name in names], part)
                 addresses = self.store.slots.write([*slots.reshape(-1)]).reshape(slots.shape)
                 for index, name in enumerate(names):
                     self._tables[name][part] = addresses[:, index]

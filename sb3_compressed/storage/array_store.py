@@ -26,7 +26,7 @@ from sb3_compressed.storage.commit_format import (
 )
 from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import Log, segment_numbers
+from sb3_compressed.storage.log import Log, segment_numbers, segment_path
 from sb3_compressed.storage.manifest import ArraySpec, Manifest
 from sb3_compressed.storage.metadata_schema import check_arrays_nbytes
 from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES
@@ -152,7 +152,6 @@ class ArrayStore:
             store = cls._read_log(log, rows=rows, repair=repair)
             if log.is_writable:
                 log.clean_up()
-                store._plan_next_segment(store.live_segments())
         except BaseException:
             log.close()
             raise
@@ -362,6 +361,8 @@ class ArrayStore:
             else:
                 patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
         self._append_commit(patches, values, codecs, step)
+        if not self._full_at:  # the first commit
+            self._plan_next_segment(self.live_segments())
         segment = self.log.last
         if segment.end > self._full_at:
             try:
@@ -435,7 +436,8 @@ class ArrayStore:
     def _plan_next_segment(self, live: Collection[int]) -> None:
         """Choose the size of the next segment, given the numbers of all live ones."""
         state = sum(spec.shape[0] * spec.row_nbytes for spec in self.specs.values())
-        share = max(self.log.nbytes(live), state) // self.SEGMENT_SHARE
+        paths = [segment_path(self.log.folder, number) for number in live]
+        share = max(sum(path.stat().st_size for path in paths if path.exists()), state) // self.SEGMENT_SHARE
         self._full_at = min(max(self.MIN_SEGMENT_NBYTES, share), self.SEGMENT_NBYTES)
 
     def _manifest_record(self, live: Iterable[int]) -> tuple[int, bytes]:
@@ -469,12 +471,6 @@ class ArrayStore:
         """
         live = self.live_segments()
         self.log.copy_to(folder, live, self._snapshot_records(live))
-
-    def acquire(self, lock: FolderLock) -> None:
-        """Get write access again; see :meth:`Log.acquire`."""
-        self.log.acquire(lock)
-        if not self._full_at:
-            self._plan_next_segment(self.live_segments())
 
     def close(self) -> None:
         """Close the folder. Slots in open segments can still be read."""

@@ -116,12 +116,11 @@ def _name_of(path: str) -> str:
 def load_json(data: bytes) -> Any:
     """Return the value of a JSON document.
 
-    :raises ValueError: if it is not valid JSON, or has infinite or NaN numbers, a duplicate key, invalid Unicode or too
-        many nested levels
+    :raises ValueError: if it is not valid JSON, or has invalid Unicode or too many nested levels
     """
     try:
         document = data.decode("utf-8")
-        value = DECODER.decode(document)
+        value = json.loads(document)
         if document.count("[") + document.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
             raise ValueError(TOO_DEEP)
         if "\\ud" in document.lower():  # half of a surrogate pair
@@ -129,21 +128,6 @@ def load_json(data: bytes) -> Any:
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     return value
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a finite number")
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        raise ValueError(f"duplicate key in {abbreviate([key for key, _ in pairs])}")
-    return result
-
-
-#: Shared, because json.loads with these arguments would create a decoder for each commit.
-DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
 
 
 def _depth(value: Any) -> int:

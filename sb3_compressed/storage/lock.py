@@ -79,12 +79,15 @@ class FolderLock:
         while True:
             file = open_regular_file(self._path, "a+b")
             self._files[:] = [file]
-            if not _try_lock(file, self._folder):
-                gc.collect()  # may release the lock of an unreferenced buffer
-                if not _retry_lock(file, self._folder):
-                    file.seek(0)
-                    owner = file.read(20).decode("ascii", "replace").strip() or "unknown"
-                    raise FolderInUse(self._folder, owner)
+            for attempt in range(TRIES):
+                if _try_lock(file, self._folder):
+                    break
+                if not attempt:
+                    gc.collect()  # may release the lock of an unreferenced buffer
+                time.sleep(PAUSE)
+            else:
+                file.seek(0)
+                raise FolderInUse(self._folder, file.read(20).decode("ascii", "replace").strip() or "unknown")
             if _is_at_path(file, self._path):
                 break
             file.close()  # it was deleted or replaced after it was opened: the next process would lock another file
@@ -159,14 +162,6 @@ def _is_at_path(file: FileIO, path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
     except FileNotFoundError:
         return False
-
-
-def _retry_lock(file: FileIO, folder: Path) -> bool:
-    for _ in range(TRIES):
-        if _try_lock(file, folder):
-            return True
-        time.sleep(PAUSE)
-    return False
 
 
 def _try_lock(file: FileIO, folder: Path, *, shared: bool = False) -> bool:

@@ -56,6 +56,8 @@ __all__ = [
 ]
 
 MIN_RESERVED_NBYTES = 1 << 16
+#: Why the files of a folder do not fit together.
+OF_ANOTHER = "it belongs to another buffer, or to a copy of this one that was changed independently"
 SEGMENT_NAME = re.compile(r"([0-9]{8})\.log")
 
 
@@ -86,7 +88,6 @@ class Log:
         self._lock = lock
         #: A random number that all segments of a log, and of its copies, have in common.
         self.identity = secrets.randbits(64)
-        self._pid = os.getpid()
 
     # -- opening ---------------------------------------------------------------------------------------------
 
@@ -183,13 +184,8 @@ class Log:
         """Return why a segment does not follow another, ``None`` if it does."""
         if after.number > before.number + 1:
             return f"{segment_path(self.folder, after.number - 1)} is missing"
-        if after.identity != before.identity:
-            return f"{after.path} belongs to another buffer"
         if after.previous_id != before.id:
-            return (
-                f"{after.path} does not follow {before.path}: they belong to two copies of a buffer that were "
-                "changed independently"
-            )
+            return f"{after.path} does not follow {before.path}: {OF_ANOTHER}"
         return None
 
     def clean_up(self) -> None:
@@ -199,14 +195,6 @@ class Log:
             path.unlink()
 
     # -- segments --------------------------------------------------------------------------------------------
-
-    def nbytes(self, numbers: Iterable[int]) -> int:
-        """Return the total size of some segments."""
-        total = 0
-        for number in numbers:
-            with contextlib.suppress(OSError):
-                total += segment_path(self.folder, number).stat().st_size
-        return total
 
     @property
     def last(self) -> Segment:
@@ -223,10 +211,8 @@ class Log:
         if segment is None:
             segment = self.open_segment(number)
             segment.close()  # it does not grow, so its mapping is enough
-            if segment.identity != self.identity:
-                raise CorruptStorage(f"{segment.path} belongs to another buffer")
             if segment.id != self.ids.get(number, 0):
-                raise CorruptStorage(f"{segment.path} belongs to a copy of this buffer that was changed independently")
+                raise CorruptStorage(f"{segment.path} is not the file of this state: {OF_ANOTHER}")
             self.segments[number] = segment
         return segment
 
@@ -444,11 +430,9 @@ class Log:
         last = self.last
         if not ends_at(self.folder, self.position):
             raise StorageError(f"{self.folder} was written to by another buffer since; overwrite=True replaces it")
-        is_own = self._owns_last and os.getpid() == self._pid  # the parent process may continue its own segment
-        segment = Segment(segment_path(self.folder, last.number), writable=is_own)
+        segment = Segment(segment_path(self.folder, last.number), writable=self._owns_last)
         segment.end = last.end
         self.segments[last.number] = self._last = segment
-        self._pid = os.getpid()
         segment.truncate_tail()  # an interrupt may have left a partial record
         self.next_number = last.number + 1
         self._lock = lock

@@ -110,7 +110,7 @@ class Model:
         """Release the folder and acquire it again."""
         self.store.log.release()
         self.check(ArrayStore.open(self.folder)).close()
-        self.store.acquire(FolderLock(self.folder))
+        self.store.log.acquire(FolderLock(self.folder))
 
     def flush(self) -> None:
         self.store.log.flush()

@@ -13,9 +13,9 @@ import pytest
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.storage.json_schema import check
+from sb3_compressed.storage.manifest import MANIFEST_SCHEMA
 from sb3_compressed.storage.metadata_schema import (
     COMMIT_SCHEMA,
-    MANIFEST_SCHEMA,
     MAX_ARRAYS_NBYTES,
     MAX_SPACE_NBYTES,
     METADATA,
