@@ -17,7 +17,7 @@ from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence.buffer_repair import RepairReport, repair_store
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
 from sb3_compressed.persistence.checkpoint import CheckpointHistory
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.restoring import load_into, require_buffer
 from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.samplers.config import sampler_from_config
@@ -29,7 +29,7 @@ from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 __all__ = ["buffer_from_store", "open_to_load"]
 
 
-class LoadedBuffer(ReplayRing, Protocol):
+class LoadedBuffer(ReplayBufferLike, Protocol):
     """What is used of a :class:`.CompressedReplay` that is constructed from a folder."""
 
     repair_report: RepairReport | None

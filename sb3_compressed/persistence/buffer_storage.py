@@ -17,7 +17,7 @@ from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_repair import RepairReport, repair_store
 from sb3_compressed.persistence.checkpoint import changed_chunks, checksums_of
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.restoring import bind, fit_arrays, restore_values
 from sb3_compressed.persistence.sampler_state import (
     load_sampler,
@@ -75,7 +75,7 @@ class BufferStorage:
 
     def __init__(
         self,
-        buffer: ReplayRing,
+        buffer: ReplayBufferLike,
         store: ArrayStore,
         values: dict[str, Any],
         repair_report: RepairReport | None = None,
@@ -103,7 +103,7 @@ class BufferStorage:
         self._checksums = {} if self.is_follower else checksums_of(store.arrays)
 
     @classmethod
-    def open(cls, buffer: ReplayRing, location: StorageLocation | ArrayStore, mode: StorageMode) -> BufferStorage:
+    def open(cls, buffer: ReplayBufferLike, location: StorageLocation | ArrayStore, mode: StorageMode) -> BufferStorage:
         """Open a folder for a new buffer, and load into the buffer what the folder contains.
 
         :param location: the folder, or an open store that the buffer follows
@@ -123,7 +123,7 @@ class BufferStorage:
             raise
 
     @classmethod
-    def _create(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferStorage:
+    def _create(cls, buffer: ReplayBufferLike, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferStorage:
         values, _ = buffer_state.values_and_codecs(buffer)
         store = ArrayStore.create(
             folder,
@@ -136,7 +136,7 @@ class BufferStorage:
         return cls(buffer, store, values)
 
     @classmethod
-    def _resume(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, repair: bool) -> BufferStorage:
+    def _resume(cls, buffer: ReplayBufferLike, folder: Path, lock: FolderLock, *, repair: bool) -> BufferStorage:
         store = ArrayStore.open(folder, lock=lock, rows=buffer.buffer_size, repair=repair)
         try:
             report = repair_store(store) if repair else None
@@ -166,7 +166,7 @@ class BufferStorage:
             raise
 
     @classmethod
-    def _follow(cls, buffer: ReplayRing, store: ArrayStore) -> BufferStorage:
+    def _follow(cls, buffer: ReplayBufferLike, store: ArrayStore) -> BufferStorage:
         """Read a folder in place, to which another process may be writing.
 
         :param store: the folder, open for reading
@@ -190,7 +190,7 @@ class BufferStorage:
         if not self.store.log.is_writable:
             raise StorageError(f"{self.folder} is closed or open for reading only; nothing was {participle}")
 
-    def begin_row(self, buffer: ReplayRing, done: Any) -> None:
+    def begin_row(self, buffer: ReplayBufferLike, done: Any) -> None:
         """Record what the next ``add`` changes, before it does.
 
         A row that is not written whole, or whose commit fails, is undone.
@@ -226,7 +226,7 @@ class BufferStorage:
             if len(rows := array.take_direct_writes()):
                 self._uncommitted += [(name, int(each), int(each) + 1) for each in rows]
 
-    def _ring_changes(self, buffer: ReplayRing, row: int, n_rows: int) -> list[Change]:
+    def _ring_changes(self, buffer: ReplayBufferLike, row: int, n_rows: int) -> list[Change]:
         """Return what adding rows from ``row`` on changes."""
         changes: list[Change] = [(RING_ROWS, *span) for span in _spans(row, n_rows, buffer.buffer_size)]
         if changes and buffer.optimize_memory_usage:  # the last next observation is in the following row
@@ -235,13 +235,13 @@ class BufferStorage:
             changes += [(name, following, following + 1) for name in names]
         return changes
 
-    def joint_commit(self, buffer: ReplayRing, n_rows: int) -> AbstractContextManager[None]:
+    def joint_commit(self, buffer: ReplayBufferLike, n_rows: int) -> AbstractContextManager[None]:
         """Return a block of :class:`JointCommit`; one that does nothing within another, or for too many rows."""
         if n_rows >= buffer.buffer_size or self.is_in_joint_commit:
             return nullcontext()
         return JointCommit(self, buffer, n_rows)
 
-    def begin_joint_rows(self, buffer: ReplayRing, n_rows: int) -> None:
+    def begin_joint_rows(self, buffer: ReplayBufferLike, n_rows: int) -> None:
         """Begin a block of :class:`JointCommit`."""
         self.require_writable("added")
         self.take_replaced_arrays(buffer)
@@ -249,7 +249,7 @@ class BufferStorage:
         self._before = self._state_before(buffer, self._ring_changes(buffer, buffer.pos, n_rows))
         self._n_joint_rows = n_rows
 
-    def end_joint_rows(self, buffer: ReplayRing, *, is_complete: bool) -> None:
+    def end_joint_rows(self, buffer: ReplayBufferLike, *, is_complete: bool) -> None:
         """End the block, unless it has ended; commit its rows, or undo them after an exception.
 
         :raises OSError: if they cannot be written; the buffer is then as it was before the block
@@ -267,7 +267,7 @@ class BufferStorage:
         if buffer.bound_sampler is not None:  # not before: rows of a commit that fails are undone
             buffer.bound_sampler.add_rows(buffer, n_added)
 
-    def _state_before(self, buffer: ReplayRing, changes: list[Change]) -> StateBefore:
+    def _state_before(self, buffer: ReplayBufferLike, changes: list[Change]) -> StateBefore:
         """Return the present state, with copies of the rows that are changed next."""
         arrays = self.store.arrays
         rows = [
@@ -277,12 +277,12 @@ class BufferStorage:
         ]
         return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted))
 
-    def undo_row(self, buffer: ReplayRing) -> None:
+    def undo_row(self, buffer: ReplayBufferLike) -> None:
         """Restore the state before the last ``add``, which failed; in a block of :class:`JointCommit`, its end does."""
         if not self.is_in_joint_commit:
             self._undo(buffer)
 
-    def _undo(self, buffer: ReplayRing) -> None:
+    def _undo(self, buffer: ReplayBufferLike) -> None:
         before = self._before
         for array, first, content in before.rows:
             array[first : first + len(content)] = content
@@ -291,7 +291,7 @@ class BufferStorage:
         if buffer.bound_sampler is not None:
             buffer.bound_sampler.synchronize(buffer)
 
-    def commit_row(self, buffer: ReplayRing) -> None:
+    def commit_row(self, buffer: ReplayBufferLike) -> None:
         """Commit everything that is not committed yet.
 
         :raises OSError: if it cannot be written; the buffer is then as it was before the last ``add``
@@ -308,7 +308,7 @@ class BufferStorage:
             raise
         self._uncommitted = []
 
-    def take_replaced_arrays(self, buffer: ReplayRing) -> None:
+    def take_replaced_arrays(self, buffer: ReplayBufferLike) -> None:
         """Copy arrays that replaced those of the folder, as after ``buffer.rewards = array``, to these.
 
         :raises ValueError: if their shape or a value does not fit
@@ -324,7 +324,7 @@ class BufferStorage:
             if name not in self._slotted:
                 self._uncommitted.append((name, 0, len(self._arrays[name])))
 
-    def _new_rows(self, buffer: ReplayRing) -> list[Change]:
+    def _new_rows(self, buffer: ReplayBufferLike) -> list[Change]:
         """Return the rows that were added since the last flush, which may have been written to directly since."""
         n_rows = buffer.buffer_size
         n_added = self.store.step_at(buffer.pos, n_rows) - self._flushed_step
@@ -335,7 +335,7 @@ class BufferStorage:
             changes += buffer.episodes.all_changes()
         return changes
 
-    def flush(self, buffer: ReplayRing) -> None:
+    def flush(self, buffer: ReplayBufferLike) -> None:
         """Write everything to the disk, including direct writes to arrays.
 
         :raises StorageError: if the folder is closed or open for reading only, or within a block of
@@ -355,7 +355,7 @@ class BufferStorage:
         self.store.log.flush()
         self._uncommitted, self._checksums, self._flushed_step = [], checksums, self.store.step
 
-    def _commit_sampler(self, buffer: ReplayRing) -> dict[str, list[int]]:
+    def _commit_sampler(self, buffer: ReplayBufferLike) -> dict[str, list[int]]:
         """Commit the state of the buffer's sampler, after the transitions that it includes.
 
         The store has copies of its arrays, so that snapshots between flushes contain a consistent state.
@@ -376,13 +376,13 @@ class BufferStorage:
         self.store.commit(changed_chunks(arrays, self._checksums, checksums), values, codecs)
         return checksums
 
-    def close(self, buffer: ReplayRing) -> None:
+    def close(self, buffer: ReplayBufferLike) -> None:
         """Flush and release the folder; the buffer can still be sampled."""
         if self.store.log.is_writable:
             self.flush(buffer)
         self.store.close()
 
-    def refresh(self, buffer: ReplayRing) -> bool:
+    def refresh(self, buffer: ReplayBufferLike) -> bool:
         """Read what another process has written since the last call; return whether it wrote anything."""
         is_new = True
         step, sampler = self.store.step, self.store.values.get("sampler")
@@ -408,7 +408,7 @@ class JointCommit:
     :param n_rows: the most rows that are added, fewer than in the buffer; not for hindsight replay
     """
 
-    def __init__(self, storage: BufferStorage, buffer: ReplayRing, n_rows: int) -> None:
+    def __init__(self, storage: BufferStorage, buffer: ReplayBufferLike, n_rows: int) -> None:
         self._storage, self._buffer, self._n_rows = storage, buffer, n_rows
 
     def __enter__(self) -> None:

@@ -14,7 +14,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.persistence import buffer_state
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
 from sb3_compressed.persistence.vector_slots import slots_of_rows
 from sb3_compressed.storage.array_store import ArrayStore, Change
@@ -53,7 +53,7 @@ class CheckpointHistory:
     def _record_end(self, log: Log) -> None:
         self._ends = {**self._ends, log.folder.resolve(): log.position}
 
-    def save(self, buffer: ReplayRing, folder: Path, *, overwrite: bool) -> None:
+    def save(self, buffer: ReplayBufferLike, folder: Path, *, overwrite: bool) -> None:
         """Save a buffer to a folder: all of it the first time, then what changed since.
 
         :param folder: an absolute path
@@ -79,7 +79,7 @@ class CheckpointHistory:
         finally:
             lock.release()
 
-    def _save(self, checkpoint: BufferCheckpoint, buffer: ReplayRing, lock: FolderLock) -> None:
+    def _save(self, checkpoint: BufferCheckpoint, buffer: ReplayBufferLike, lock: FolderLock) -> None:
         self.latest = None  # restored if the save succeeds
         try:
             checkpoint.save(buffer, lock)
@@ -96,7 +96,7 @@ class BufferCheckpoint:
     :param is_saved: whether it contains the current state of the buffer
     """
 
-    def __init__(self, buffer: ReplayRing, store: ArrayStore, *, is_saved: bool) -> None:
+    def __init__(self, buffer: ReplayBufferLike, store: ArrayStore, *, is_saved: bool) -> None:
         self.store = store
         self._is_new = not is_saved
         self._arrays = buffer_state.named_arrays(buffer)
@@ -118,7 +118,7 @@ class BufferCheckpoint:
             store.arrays = self._stored_arrays()
 
     @classmethod
-    def new(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferCheckpoint:
+    def new(cls, buffer: ReplayBufferLike, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferCheckpoint:
         """Return a checkpoint of a buffer in a folder that it was not saved to yet.
 
         :param lock: a lock of the folder, which the caller releases
@@ -143,7 +143,7 @@ class BufferCheckpoint:
         """Return the arrays of the store: addresses instead of slots, others as they are."""
         return {**self._arrays, **self._tables, **self._sampler_arrays}
 
-    def belongs_to(self, buffer: ReplayRing, folder: Path) -> bool:
+    def belongs_to(self, buffer: ReplayBufferLike, folder: Path) -> bool:
         """Return whether this is a checkpoint of the current arrays of a buffer, in that folder."""
         arrays = buffer_state.named_arrays(buffer)
         same = self._arrays.keys() == arrays.keys() and all(self._arrays[name] is arrays[name] for name in arrays)
@@ -152,7 +152,7 @@ class BufferCheckpoint:
         same = same and self._sampler is buffer.bound_sampler
         return same and self.store.log.folder.resolve() == folder.resolve()
 
-    def save(self, buffer: ReplayRing, lock: FolderLock) -> None:
+    def save(self, buffer: ReplayBufferLike, lock: FolderLock) -> None:
         """Write what changed since the last save.
 
         :param lock: a lock of the folder, which is acquired and released
@@ -181,7 +181,7 @@ class BufferCheckpoint:
         finally:
             store.log.release()
 
-    def _save_slots(self, buffer: ReplayRing, chunks: list[Change]) -> list[Change]:
+    def _save_slots(self, buffer: ReplayBufferLike, chunks: list[Change]) -> list[Change]:
         """Write the slots that changed, and their addresses to the tables.
 
         :param chunks: chunks of rows of plain arrays that contain changes
