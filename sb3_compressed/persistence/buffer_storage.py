@@ -96,7 +96,6 @@ class BufferStorage:
         #: The state before the last ``add``, or block of :class:`JointCommit`.
         self._before = StateBefore([], 0, False, 0)
         # Looked up once, since that takes time and they do not change.
-        self._row_names = [name for name, spec in store.specs.items() if spec.is_ring]
         self._last_arrays = buffer_state.last_arrays(buffer)
         self._arrays = buffer_state.named_arrays(buffer)
         self._slotted = {name: each for name, each in self._arrays.items() if isinstance(each, CompressedArray)}
@@ -231,7 +230,7 @@ class BufferStorage:
         changes: list[Change] = [(RING_ROWS, *span) for span in _spans(row, n_rows, buffer.buffer_size)]
         if changes and buffer.optimize_memory_usage:  # the last next observation is in the following row
             following = (row + n_rows) % buffer.buffer_size
-            names = [name for name in self._row_names if buffer_state.is_observation(name)]
+            names = [name for name in self.store.ring_names if buffer_state.is_observation(name)]
             changes += [(name, following, following + 1) for name in names]
         return changes
 
@@ -273,7 +272,7 @@ class BufferStorage:
         rows = [
             (arrays[each], first, arrays[each][first:last].copy())
             for name, first, last in changes
-            for each in (self._row_names if name == RING_ROWS else [name])
+            for each in (self.store.ring_names if name == RING_ROWS else [name])
         ]
         return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted))
 
@@ -330,7 +329,7 @@ class BufferStorage:
         n_added = self.store.step_at(buffer.pos, n_rows) - self._flushed_step
         n_new = min(n_added + 1, n_rows)  # and the next one
         spans = _spans((buffer.pos + 1 - n_new) % n_rows, n_new, n_rows)
-        changes: list[Change] = [(name, *span) for name in self._row_names for span in spans]
+        changes: list[Change] = [(name, *span) for name in self.store.ring_names for span in spans]
         if n_added and buffer.episodes is not None:  # episodes begin in earlier rows
             changes += buffer.episodes.all_changes()
         return changes

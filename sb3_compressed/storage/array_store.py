@@ -54,8 +54,7 @@ class ArrayStore:
 
     :param log: the log that contains everything
     :param metadata: JSON-serializable data that is needed to create the buffer
-    :param specs: the specifications of the arrays, by name
-    :param arrays: the arrays, by name
+    :param specs: the specifications of the arrays, by name, which are zeros
     :param values: a few numbers and texts, JSON-serializable
     """
 
@@ -69,7 +68,6 @@ class ArrayStore:
         log: Log,
         metadata: Mapping[str, Any],
         specs: Mapping[str, ArraySpec],
-        arrays: Mapping[str, NDArray[Any]],
         values: Mapping[str, Any],
     ) -> None:
         self.log = log
@@ -87,19 +85,20 @@ class ArrayStore:
         self.problems: list[str] | None = None
         #: The rows that could not be read then, as masks, of each array that has some.
         self.lost_rows: dict[str, NDArray[np.bool_]] = {}
-        self.replace_arrays(metadata, specs, arrays)
+        self._replace_arrays(metadata, specs, {name: spec.zeros() for name, spec in specs.items()})
 
-    def replace_arrays(
+    def _replace_arrays(
         self, metadata: Mapping[str, Any], specs: Mapping[str, ArraySpec], arrays: Mapping[str, Any]
     ) -> None:
         """Use other metadata and arrays; the next snapshot stores them."""
         self.metadata, self.specs = dict(metadata), dict(specs)
-        self.arrays: dict[str, Any] = {name: arrays[name] for name in specs if name in arrays}
+        self.arrays: dict[str, Any] = {name: arrays[name] for name in specs}
         self._numbers = {name: number for number, name in enumerate(self.specs)}
-        self._ring_names = [name for name, spec in self.specs.items() if spec.is_ring]
-        self._ring_numbers = [self._numbers[name] for name in self._ring_names]
+        #: The names of the arrays that have a row for each step.
+        self.ring_names = [name for name, spec in self.specs.items() if spec.is_ring]
+        self._ring_numbers = [self._numbers[name] for name in self.ring_names]
         #: The number of rows of the arrays of the ring.
-        self.n_ring_rows = min((self.specs[name].shape[0] for name in self._ring_names), default=0)
+        self.n_ring_rows = min((self.specs[name].shape[0] for name in self.ring_names), default=0)
 
     # -- opening ---------------------------------------------------------------------------------------------
 
@@ -122,7 +121,7 @@ class ArrayStore:
         """
         log = Log.create(folder, overwrite=overwrite, lock=lock)
         try:
-            store = cls(log, metadata, specs, {name: spec.zeros() for name, spec in specs.items()}, values)
+            store = cls(log, metadata, specs, values)
             store.write_snapshot()
         except BaseException:
             log.close()
@@ -182,9 +181,9 @@ class ArrayStore:
     def _read_chain(cls, log: Log, *, is_growing: bool, rows: int, problems: list[str] | None) -> ArrayStore:
         chain = log.open_chain(problems)
         manifest = Manifest.of_segment(chain[0], is_growing=is_growing, problems=None if problems is None else [])
-        store = cls(log, manifest.metadata, manifest.specs, {}, manifest.values)
+        check_arrays_nbytes([(spec.shape[0], spec.row_nbytes) for spec in manifest.specs.values()], chain[0].path, rows)
+        store = cls(log, manifest.metadata, manifest.specs, manifest.values)
         store.step, store.codecs, store.problems = manifest.step, {**manifest.codecs}, problems
-        store._allocate_arrays(chain[0].path, rows)
         log.ids.update(manifest.segments)
         is_read = None if problems is None else [np.zeros(len(array), np.bool_) for array in store.arrays.values()]
         for index, (segment, successor) in enumerate(zip_longest(chain, chain[1:])):
@@ -202,18 +201,6 @@ class ArrayStore:
         if is_read is not None:
             store.lost_rows = {name: ~rows for name, rows in zip(store.arrays, is_read, strict=True) if not rows.all()}
         return store
-
-    def _allocate_arrays(self, path: Path, rows: int) -> None:
-        """Allocate arrays of zeros.
-
-        :param path: the file that declares them
-        :param rows: as for :meth:`open`
-        :raises CorruptStorage: if they are too large, or those of the ring have different numbers of rows
-        """
-        if len(lengths := {self.specs[name].shape[:1] for name in self._ring_names}) > 1:
-            raise CorruptStorage(f"{path}: arrays of the ring have different numbers of rows: {sorted(lengths)}")
-        check_arrays_nbytes([(spec.shape[0], spec.row_nbytes) for spec in self.specs.values()], path, rows)
-        self.arrays = {name: spec.zeros() for name, spec in self.specs.items()}
 
     def _read(
         self,
@@ -354,7 +341,7 @@ class ArrayStore:
         arrays, patches, step = self.arrays, [], self.step
         for name, first, last in changes:
             if name == RING_ROWS:
-                ring = [arrays[each] for each in self._ring_names]
+                ring = [arrays[each] for each in self.ring_names]
                 for row in range(first, last):
                     step += 1 + (row - step - 1) % self.n_ring_rows
                     patches.append(pack_ring_row(ring, row, step))
@@ -412,7 +399,7 @@ class ArrayStore:
         if codecs is not None:
             self.codecs = {name: self.slots.writer.address_of_codec(codec) for name, codec in codecs.items()}
         self.values = dict(values)
-        self.replace_arrays(metadata, specs, arrays)
+        self._replace_arrays(metadata, specs, arrays)
         self._advance_step()
         self.write_snapshot()
 
@@ -440,17 +427,14 @@ class ArrayStore:
         share = max(sum(path.stat().st_size for path in paths if path.exists()), state) // self.SEGMENT_SHARE
         self._full_at = min(max(self.MIN_SEGMENT_NBYTES, share), self.SEGMENT_NBYTES)
 
-    def _manifest_record(self, live: Iterable[int]) -> tuple[int, bytes]:
-        """Return the first record of a snapshot, which lists some segments."""
-        segments = {number: self.log.ids.get(number, 0) for number in live}
-        return MANIFEST, Manifest(self.metadata, self.specs, segments, self.values, self.codecs, self.step).to_json()
-
     def _snapshot_records(self, live: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-        yield self._manifest_record(live)
+        segments = {number: self.log.ids.get(number, 0) for number in live}
+        manifest = Manifest(self.metadata, self.specs, segments, self.values, self.codecs, self.step).to_json()
+        yield MANIFEST, manifest
         for name, array in self.arrays.items():
             for patch in snapshot_patches(self._numbers[name], array):
                 yield PATCHES, patch
-        yield self._manifest_record(live)  # a second copy, in case one is damaged
+        yield MANIFEST, manifest  # a second copy, in case one is damaged
         yield COMMIT, commit_record({"values": self.values, "codecs": self.codecs})
 
     def live_segments(self) -> set[int]:

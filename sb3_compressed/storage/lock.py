@@ -97,14 +97,12 @@ class FolderLock:
                 file.write(str(self._pid).encode("ascii"))
 
     def ensure_held(self) -> None:
-        """Raise if the file ``lock`` was deleted or replaced, so that another process may write to the folder.
+        """Raise if the file of this lock was deleted or replaced, so that another process may write.
 
         This takes a few microseconds, so call it occasionally, not for each write.
 
         :raises StorageError: if the lock is lost; it is released then
         """
-        if not self.is_owned:
-            raise StorageError(f"{self._path.parent} is not locked by this process")
         if not _is_at_path(self._files[0], self._path):
             self.release()
             raise StorageError(

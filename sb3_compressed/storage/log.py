@@ -322,7 +322,8 @@ class Log:
             unfinished, number, self.identity, previous=before or previous, is_snapshot=is_snapshot
         )
         try:
-            segment.append_many(snapshot or ())
+            for kind, content in snapshot or ():
+                segment.append(kind, content)
             if is_snapshot:  # the segments that it replaces are deleted
                 self._sync()
                 segment.flush()

@@ -113,7 +113,7 @@ class Manifest:
     step: int = -1
 
     @classmethod
-    def of_segment(cls, segment: Segment, *, is_growing: bool = False, problems: list[str] | None = None) -> Manifest:
+    def of_segment(cls, segment: Segment, *, is_growing: bool, problems: list[str] | None) -> Manifest:
         """Return the manifest of a snapshot, which contains two copies.
 
         :param is_growing: as for :meth:`Segment.records`
@@ -124,18 +124,11 @@ class Manifest:
         record = next((each for each in records if each.kind == MANIFEST), None)
         if record is None:
             raise CorruptStorage(f"{segment.path} has no metadata")
-        return cls.from_json(record.content, segment)
-
-    @classmethod
-    def from_json(cls, content: NDArray[np.uint8], segment: Segment) -> Manifest:
-        """Return the manifest in a record.
-
-        :param content: the content of the record
-        :param segment: the segment that contains it
-        :raises CorruptStorage: if it is invalid
-        """
         try:
-            data = parse(MANIFEST_SCHEMA, load_json(content.tobytes()))
+            data = parse(MANIFEST_SCHEMA, load_json(record.content.tobytes()))
+            rows = {spec.shape[0] for spec in data["arrays"].values() if spec.is_ring}
+            if len(rows) > 1:
+                raise ValueError(f"arrays of the ring have different numbers of rows: {sorted(rows)}")
         except ValueError as error:
             raise CorruptStorage(f"{segment.path}: invalid metadata: {error}") from error
         return cls(metadata=data.pop("about"), specs=data.pop("arrays"), **data)

@@ -23,7 +23,7 @@ import mmap
 import os
 import struct
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ LAST = b"\xff"
 #: Offsets have 32 bits.
 MAX_NBYTES = (1 << 32) - 1
 MIN_GROWTH = 1 << 20
-BLOCK_NBYTES = 1 << 20  # bytes that are read or written at a time
+BLOCK_NBYTES = 1 << 20  # bytes that are read at a time
 #: How often a record that another process may be writing is read before it counts as damaged.
 TRIES = 1000
 
@@ -156,41 +156,24 @@ class Segment:
         :raises OSError: if the disk is full; the record is removed
         :raises StorageError: if offsets would exceed 32 bits
         """
-        offset = self.next_offset
-        self._append(self._packed(kind, content))
-        return offset
-
-    def append_many(self, records: Iterable[tuple[int, bytes]]) -> None:
-        """Write records, given by kind and content, many at a time."""
-        data = bytearray()
-        for kind, content in records:
-            data += self._packed(kind, content)
-            if len(data) > BLOCK_NBYTES:
-                self._append(data)
-                data = bytearray()
-        if data:
-            self._append(data)
-
-    def _packed(self, kind: int, content: bytes | bytearray) -> bytes:
         nbytes = len(content)
         header = RECORD_HEADER.pack(checksum(content, (kind << 32 | nbytes) ^ self.id), nbytes, kind, b"")
         checked = header[:HEADER_CHECKED_NBYTES]
-        return b"".join((checked, self._header_checksum(checked), content, LAST))
-
-    def _append(self, data: bytes | bytearray) -> None:
-        nbytes = len(data)
+        data = b"".join((checked, self._header_checksum(checked), content, LAST))
+        offset = self.next_offset
         if self._is_dirty:
             self.truncate_tail()
-        if self.end + nbytes > len(self.bytes):
-            self._extend(nbytes)
+        if self.end + len(data) > len(self.bytes):
+            self._extend(len(data))
         self._is_dirty = True
         try:
             write_at(self._file, memoryview(data), self.end)
         except OSError:
             self.truncate_tail()
             raise
-        self.end += nbytes
+        self.end += len(data)
         self._is_dirty = False
+        return offset
 
     def truncate_tail(self) -> None:
         """Remove what follows the end, a partial record or zeros, if this is open for writing."""

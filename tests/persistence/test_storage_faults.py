@@ -48,7 +48,7 @@ def add_steps(buffer: Any, n_steps: int) -> None:
         writer.add_step(buffer, writer.newest(buffer) + 1)
 
 
-@pytest.mark.parametrize("place", ["flush", "append_many", "rename"])
+@pytest.mark.parametrize("place", ["flush", "create", "rename"])
 def test_failure_of_a_new_segment_loses_nothing(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 100_000)
     folder = tmp_path / "buffer"
