@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sb3_compressed.errors import StorageError
-from sb3_compressed.storage.files import open_regular_file
+from sb3_compressed.storage.files import is_at_path, open_regular_file
 
 try:
     import fcntl
@@ -88,7 +88,7 @@ class FolderLock:
             else:
                 file.seek(0)
                 raise FolderInUse(self._folder, file.read(20).decode("ascii", "replace").strip() or "unknown")
-            if _is_at_path(file, self._path):
+            if is_at_path(file, self._path):
                 break
             file.close()  # it was deleted or replaced after it was opened: the next process would lock another file
         if os.fstat(file.fileno()).st_nlink == 1:  # other hard links would see the process id, too
@@ -103,7 +103,7 @@ class FolderLock:
 
         :raises StorageError: if the lock is lost; it is released then
         """
-        if not _is_at_path(self._files[0], self._path):
+        if not is_at_path(self._files[0], self._path):
             self.release()
             raise StorageError(
                 f"{self._path} was deleted or replaced while this process was writing, so another process may write, "
@@ -152,14 +152,6 @@ class NoLocksError(StorageError):
 def _close_all(files: list[FileIO]) -> None:
     for file in files:
         file.close()
-
-
-def _is_at_path(file: FileIO, path: Path) -> bool:
-    """Return whether a path still leads to an open file."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _try_lock(file: FileIO, folder: Path, *, shared: bool = False) -> bool:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
-from sb3_compressed.storage.files import create_regular_file, open_regular_file, read_at, write_at
+from sb3_compressed.storage.files import create_regular_file, is_at_path, open_regular_file, read_at, write_at
 from sb3_compressed.storage.segment_header import HEADERS_NBYTES, new_header, read_header
 
 __all__ = ["Record", "Segment"]
@@ -119,17 +119,13 @@ class Segment:
         if nbytes > MAX_NBYTES:  # a sparse file could make a reader scan any number of bytes
             raise CorruptStorage(f"{self.path} has {nbytes} bytes, more than the maximum of {MAX_NBYTES}")
         mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._mapped: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
         #: The bytes of the file, read-only. They end where a writer may truncate it: reading mapped memory beyond the
         #: end of the file crashes the process.
-        self.bytes = self._mapped
+        self.bytes: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
 
     def is_replaced(self) -> bool:
-        """Return whether there is another file at its path now."""
-        try:
-            return not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(self.path))
-        except FileNotFoundError:
-            return False
+        """Return whether there is another file at its path now, or none."""
+        return not is_at_path(self._file, self.path)
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -179,7 +175,7 @@ class Segment:
         """Remove what follows the end, a partial record or zeros, if this is open for writing."""
         if self.is_writable:
             self._file.truncate(self.end)
-            self.bytes = self._mapped[: self.end]
+            self.bytes = self.bytes[: self.end]
             self._is_dirty = False
 
     def flush(self) -> None:
@@ -255,9 +251,9 @@ class Segment:
         if limit is not None and self.end != limit:
             raise CorruptStorage(f"{self.path} ends at byte {self.end}, but must have {limit} bytes")
         if not self.is_writable:
-            if self.end > len(self._mapped):
+            if self.end > len(self.bytes):
                 self._map()
-            self.bytes = self._mapped[: self.end]  # a writer truncates the file here when it ends
+            self.bytes = self.bytes[: self.end]  # a writer truncates the file here when it ends
 
     def _next_record(self, n_tries: int) -> Record | None:
         """Return the record at the end so far, ``None`` if there is none or it is truncated."""
