@@ -124,15 +124,12 @@ class BufferCheckpoint:
         :param lock: a lock of the folder, which the caller releases
         :raises StorageError: if the folder contains other files, or another buffer that may not be overwritten
         """
-        store = None
-        if has_log(folder):  # its content stays until the first save is complete
+        if has_log(folder):
             with contextlib.suppress(CorruptStorage):
                 store = ArrayStore.open(folder, lock=lock)
-        if store is not None and store.metadata and not overwrite:
-            store.close()
-            store = None
-        if store is None:
-            store = ArrayStore.create(folder, {}, {}, {}, overwrite=overwrite, lock=lock)
+                if overwrite or not store.metadata:  # its content stays until the first save is complete
+                    return cls(buffer, store, is_saved=False)
+        store = ArrayStore.create(folder, {}, {}, {}, overwrite=overwrite, lock=lock)
         return cls(buffer, store, is_saved=False)
 
     def _new_checksums(self) -> dict[str, list[int]]:

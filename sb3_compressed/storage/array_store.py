@@ -189,9 +189,7 @@ class ArrayStore:
         for index, (segment, successor) in enumerate(zip_longest(chain, chain[1:])):
             limit = None if successor is None else successor.previous_end
             try:
-                store._read(
-                    segment, is_growing=is_growing, limit=limit, is_snapshot=segment is chain[0], is_read=is_read
-                )
+                store._read(segment, is_growing=is_growing, limit=limit, is_read=is_read)
             except CorruptStorage as error:
                 if problems is None:
                     raise
@@ -209,20 +207,19 @@ class ArrayStore:
         is_growing: bool,
         start: int | None = None,
         limit: int | None = None,
-        is_snapshot: bool = False,
         is_read: list[NDArray[np.bool_]] | None = None,
     ) -> None:
         """Apply the commits in a segment, up to the first damaged record; of a snapshot that is repaired, all of it.
 
         :param start: where to begin; ``None`` for the first record
         :param limit: where the segment ends, if another one follows it
-        :param is_snapshot: whether it must contain a commit
         :param is_read: receives which rows of each array were read, for a repair
         :raises CorruptStorage: if it is damaged
         """
         pending: list[NDArray[np.uint8]] = []
         committed = HEADERS_NBYTES if start is None else start
         has_commit = is_complete = False
+        is_snapshot = segment.is_snapshot and start is None  # which must contain a commit
         problems = self.problems if is_snapshot else None
         try:
             for record in segment.records(start, is_growing=is_growing, limit=limit, problems=problems):

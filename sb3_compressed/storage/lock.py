@@ -47,7 +47,6 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._pid = os.getpid()
         self._folder = folder  # as the user wrote it, for messages
         self._path = folder.absolute() / LOCK_NAME  # the working directory may change
         # The locked file, in a list since the finalizer must not refer to this object.
@@ -75,7 +74,6 @@ class FolderLock:
         _close_all(self._files)
 
     def _acquire(self) -> None:
-        self._pid = os.getpid()
         while True:
             file = open_regular_file(self._path, "a+b")
             self._files[:] = [file]
@@ -94,7 +92,7 @@ class FolderLock:
         if os.fstat(file.fileno()).st_nlink == 1:  # other hard links would see the process id, too
             with contextlib.suppress(OSError):  # a full disk: the process id is only informative
                 file.truncate(0)
-                file.write(str(self._pid).encode("ascii"))
+                file.write(str(os.getpid()).encode("ascii"))
 
     def ensure_held(self) -> None:
         """Raise if the file of this lock was deleted or replaced, so that another process may write.
@@ -114,7 +112,7 @@ class FolderLock:
     @property
     def is_owned(self) -> bool:
         """Whether this process has the lock; false in processes forked from the owner."""
-        return os.getpid() == self._pid and bool(self._files) and not self._files[0].closed
+        return bool(self._files) and not self._files[0].closed  # forked processes close it
 
     @classmethod
     def is_locked(cls, folder: Path) -> bool:

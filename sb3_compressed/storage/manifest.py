@@ -49,8 +49,6 @@ class ArraySpec:
             return np.zeros(self.shape, dtype_from_text(self.dtype))
         except MemoryError as error:
             raise StorageError(f"not enough memory for {self}") from error
-        except ValueError as error:
-            raise ValueError(f"stored arrays must be numeric, got {self}: {error}") from error
 
     @property
     def row_nbytes(self) -> int:
