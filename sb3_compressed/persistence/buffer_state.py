@@ -173,14 +173,12 @@ def require_loadable(buffer: ReplayBufferLike, folder: Path) -> None:
 
 
 def values_and_codecs(
-    buffer: ReplayBufferLike, last: Mapping[str, CompressedArray] | None = None
+    buffer: ReplayBufferLike, last: Mapping[str, CompressedArray]
 ) -> tuple[dict[str, Any], dict[str, Codec]]:
     """Return the state that is not in arrays: for JSON, and the current codec of each stream.
 
-    :param last: what :func:`last_arrays` returns, if that is already known
+    :param last: what :func:`last_arrays` returns
     """
-    if last is None:
-        last = last_arrays(buffer)
     streams = {key: array.stream_data() for key, array in last.items()}
     codecs = {key: array.codec for key, array in last.items()}
     return {"pos": int(buffer.pos), "full": bool(buffer.full), "streams": streams}, codecs

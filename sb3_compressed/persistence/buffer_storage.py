@@ -123,7 +123,7 @@ class BufferStorage:
 
     @classmethod
     def _create(cls, buffer: ReplayBufferLike, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferStorage:
-        values, _ = buffer_state.values_and_codecs(buffer)
+        values, _ = buffer_state.values_and_codecs(buffer, buffer_state.last_arrays(buffer))
         store = ArrayStore.create(
             folder,
             buffer_state.metadata(buffer),
@@ -348,7 +348,7 @@ class BufferStorage:
         checksums = checksums_of(without_sampler(self.store.arrays))
         direct_writes = changed_chunks(self.store.arrays, self._checksums, checksums)
         changes = [*self._uncommitted, *self._new_rows(buffer), *direct_writes]
-        self.store.commit(changes, *buffer_state.values_and_codecs(buffer))
+        self.store.commit(changes, *buffer_state.values_and_codecs(buffer, self._last_arrays))
         if buffer.bound_sampler is not None:
             checksums |= self._commit_sampler(buffer)
         self.store.log.flush()
@@ -370,7 +370,7 @@ class BufferStorage:
                 )
             copy_changed(array, stored)
         checksums = checksums_of(arrays)
-        values, codecs = buffer_state.values_and_codecs(buffer)
+        values, codecs = buffer_state.values_and_codecs(buffer, self._last_arrays)
         values |= sampler_values(buffer, self.store, buffer.pos)
         self.store.commit(changed_chunks(arrays, self._checksums, checksums), values, codecs)
         return checksums

@@ -165,7 +165,7 @@ class BufferCheckpoint:
             arrays = {**self._arrays, **self._sampler_arrays}
             chunks = [] if self._is_new else changed_chunks(arrays, self._checksums, checksums)
             changes = self._save_slots(buffer, chunks)
-            values, codecs = buffer_state.values_and_codecs(buffer)
+            values, codecs = buffer_state.values_and_codecs(buffer, buffer_state.last_arrays(buffer))
             values |= sampler_values(buffer, store, buffer.pos)
             if self._is_new:
                 specs = buffer_state.array_specs(buffer)

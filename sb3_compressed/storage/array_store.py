@@ -344,24 +344,6 @@ class ArrayStore:
                     patches.append(pack_ring_row(ring, row, step))
             else:
                 patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
-        self._append_commit(patches, values, codecs, step)
-        if not self._full_at:  # the first commit
-            self._plan_next_segment(self.live_segments())
-        segment = self.log.last
-        if segment.end > self._full_at:
-            try:
-                self.write_snapshot()
-            except (OSError, StorageError) as error:  # the commit is complete; a new segment can wait
-                self._full_at += segment.end
-                warn_user(f"{self.log.folder}: cannot begin a new segment, so the last one keeps growing: {error}")
-
-    def _append_commit(
-        self, patches: Iterable[bytes], values: Mapping[str, Any], codecs: Mapping[str, Codec], step: int
-    ) -> None:
-        """Write a commit record.
-
-        :param step: the last step that wrote a row of the ring
-        """
         commit: dict[str, Any] = {}
         before = self.values if step == self.step else {**self.values, "pos": (step + 1) % self.n_ring_rows}
         changed = {name: value for name, value in values.items() if name not in before or before[name] != value}
@@ -379,6 +361,14 @@ class ArrayStore:
         self._advance_step()
         self.codecs.update(addresses)
         self._has_commits = True
+        if not self._full_at:  # the first commit
+            self._plan_next_segment(self.live_segments())
+        if segment.end > self._full_at:
+            try:
+                self.write_snapshot()
+            except (OSError, StorageError) as error:  # the commit is complete; a new segment can wait
+                self._full_at += segment.end
+                warn_user(f"{self.log.folder}: cannot begin a new segment, so the last one keeps growing: {error}")
 
     def replace_content(
         self,

@@ -25,9 +25,6 @@ from sb3_compressed.errors import CorruptStorage
 
 __all__ = ["check", "load_json", "optional", "parse"]
 
-#: Maximum nesting. This package writes fewer than ten levels, except for Dict spaces in Dict spaces.
-MAX_DEPTH = 64
-TOO_DEEP = f"lists and objects are nested more than {MAX_DEPTH} levels deep"
 EXPECTED = {bool: "true or false", float: "a finite number", str: "text", dict: "an object"}
 
 
@@ -121,16 +118,8 @@ def load_json(data: bytes) -> Any:
     try:
         document = data.decode("utf-8")
         value = json.loads(document)
-        if document.count("[") + document.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
-            raise ValueError(TOO_DEEP)
         if "\\ud" in document.lower():  # half of a surrogate pair
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError:
-        raise ValueError(TOO_DEEP) from None
+        raise ValueError("lists and objects are nested too deep") from None
     return value
-
-
-def _depth(value: Any) -> int:
-    if not isinstance(value, dict | list):
-        return 0
-    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
