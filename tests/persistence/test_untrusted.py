@@ -211,7 +211,6 @@ def test_temporary_file_of_a_crash_is_replaced_not_followed(images: Path, tmp_pa
     for number in range(1, 6):
         (images / f"{number:08}.unfinished").symlink_to(tmp_path / "victim")
     buffer = crafted.new_buffer("images", storage=images, storage_mode="resume")
-    buffer._storage.store.write_snapshot()
     buffer.copy_checkpoint(tmp_path / "copy")
     buffer.close()
     assert (tmp_path / "victim").read_text() == "content"
