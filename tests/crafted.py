@@ -31,6 +31,7 @@ from sb3_compressed import (
 from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.commit_format import commit_record, split_commit
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.record_kinds import CODEC, COMMIT, MANIFEST
 
 N_ROWS, N_STEPS = 40, 90
@@ -112,7 +113,7 @@ def forge(
     :param change_codec: of a codec in use, which the commit then refers to in the place of the one that there was
     :param change_arrays: changes arrays in place
     """
-    store = ArrayStore.open(folder, writable=True)
+    store = ArrayStore.open(folder, lock=FolderLock(folder))
     try:
         change_arrays(store.arrays)
         records = []
@@ -136,7 +137,7 @@ def forge(
                 data = len(text).to_bytes(4, "little") + text + patches.tobytes()
                 assert commit_record({})[:4] == bytes(4), "the format of commits is another one"
             records.append((kind, data))
-        store.log.write_snapshot(records)
+        store.log.begin_segment(records)
     finally:
         store.close()
 

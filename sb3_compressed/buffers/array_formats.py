@@ -17,7 +17,7 @@ from sb3_compressed.arrays.assignment import assign_values
 from sb3_compressed.common.spaces import Key, space_dtype, space_parts, space_shape
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_state import get_array, named_arrays, put_array
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 
 __all__ = ["Formats", "formats_of", "restore_formats"]
 
@@ -27,7 +27,7 @@ Formats = dict[str, tuple[tuple[int, ...], np.dtype[Any] | None]]
 NOT_SAVED = "nothing was saved, since it could not be loaded"
 
 
-def formats_of(buffer: BaseBuffer | ReplayRing) -> Formats:
+def formats_of(buffer: BaseBuffer | ReplayBufferLike) -> Formats:
     """Return the formats of the arrays that a buffer has now."""
     return {
         name: (tuple(array.shape), array.dtype if isinstance(array, np.ndarray) else None)
@@ -35,7 +35,7 @@ def formats_of(buffer: BaseBuffer | ReplayRing) -> Formats:
     }
 
 
-def restore_formats(buffer: ReplayRing, formats: Formats, new_arrays: Mapping[Key, CompressedArray]) -> None:
+def restore_formats(buffer: ReplayBufferLike, formats: Formats, new_arrays: Mapping[Key, CompressedArray]) -> None:
     """Replace arrays that a load would not accept by those that the constructor creates, with the same values.
 
     Values are cast as SB3 does when a transition is added: rewards to float32, for example. Numbers in other forms

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import pkgutil
 from collections.abc import Collection, Mapping
@@ -19,12 +18,12 @@ from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence.buffer_repair import RepairReport, repair_store
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
 from sb3_compressed.persistence.checkpoint import CheckpointHistory
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.restoring import load_into, require_buffer
 from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.samplers.config import sampler_from_config
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.log import has_log, log_fingerprint, require_log
+from sb3_compressed.storage.log import has_log, require_log
 from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 
@@ -39,7 +38,7 @@ LOADABLE_CLASSES = {
 }
 
 
-class LoadedBuffer(ReplayRing, Protocol):
+class LoadedBuffer(ReplayBufferLike, Protocol):
     """What is used of a :class:`.CompressedReplay` that is constructed from a folder."""
 
     repair_report: RepairReport | None
@@ -147,13 +146,9 @@ def buffer_from_store(
         buffer = _construct(cls, store, stored, given)
         checkpoint = load_into(buffer, store)
         buffer._formats = formats_of(buffer)  # some may be those of arrays that a user assigned
-        if report is not None:
-            report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems or ())))
         buffer.repair_report = report
         if report is None:
             buffer._checkpoints.begin_with(checkpoint)
-        else:  # the next save to the folder writes the whole buffer
-            buffer._checkpoints.record_end(store.log.folder, log_fingerprint(store.log.folder) or ())
     except BaseException:
         store.close()
         raise

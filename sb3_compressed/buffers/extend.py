@@ -16,7 +16,7 @@ from sb3_compressed.buffers.validation import kinds_of_step, validated_timeouts
 from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.persistence.buffer_storage import BufferStorage
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 
 __all__ = ["CHUNK_STEPS", "Steps", "add_steps", "infos_of", "steps_of"]
 
@@ -24,7 +24,7 @@ __all__ = ["CHUNK_STEPS", "Steps", "add_steps", "infos_of", "steps_of"]
 CHUNK_NBYTES, CHUNK_STEPS = 4_000_000, 32
 
 
-class ExtendedBuffer(ReplayRing, Protocol):
+class ExtendedBuffer(ReplayBufferLike, Protocol):
     """What is used of a :class:`.CompressedReplay` that steps are added to."""
 
     handle_timeout_termination: bool

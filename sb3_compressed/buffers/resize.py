@@ -9,7 +9,7 @@ import numpy as np
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.persistence import buffer_state
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.ring_resize import RingResize
 
 __all__ = ["copy_newest", "resize"]
@@ -43,7 +43,7 @@ def resize(buffer: CompressedReplay, buffer_size: int) -> None:
     buffer.take_over(resized)
 
 
-def copy_newest(buffer: ReplayRing, resized: ReplayRing) -> None:
+def copy_newest(buffer: ReplayBufferLike, resized: ReplayBufferLike) -> None:
     """Copy the newest rows of a buffer in memory that fit to a new one of the same kind, and the state of its sampler.
 
     Neither may be one of hindsight replay.

@@ -23,7 +23,7 @@ from sb3_compressed.buffers.tensors import (
 )
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.samplers.sequence_draw import EpisodeRing, SequenceDraw, SequenceShape, draw_sequences
 
@@ -68,7 +68,7 @@ class SequenceSamples(NamedTuple):
     indices: NDArray[np.int64]
 
 
-class SequenceBuffer(ReplayRing, ConvertingBuffer, Protocol):
+class SequenceBuffer(ReplayBufferLike, ConvertingBuffer, Protocol):
     """What is used of a :class:`.CompressedReplay` that sequences are sampled from."""
 
     handle_timeout_termination: bool
@@ -172,7 +172,7 @@ def is_normalized_by_user(buffer: ConvertingBuffer) -> bool:
     return bool(buffer._normalize_obs is not BaseBuffer._normalize_obs)
 
 
-def episode_ring(buffer: ReplayRing) -> EpisodeRing:
+def episode_ring(buffer: ReplayBufferLike) -> EpisodeRing:
     """Return the transitions of a buffer that can be in a sequence."""
     n_rows, pos, full = buffer.buffer_size, buffer.pos, buffer.full
     oldest, n_ages = (pos, n_rows) if full else (0, pos)

@@ -74,6 +74,8 @@ def repair_store(store: ArrayStore) -> RepairReport:
     rewards = store.arrays.get("rewards")
     if not store.metadata or rewards is None:  # no save was completed
         return RepairReport(np.zeros((0, 2), np.int64), 0, tuple(problems))
+    if values.pop("sampler", None) is not None:
+        problems.append(f"{folder}: the state of its sampler is not restored by a repair, and begins anew")
     check_values(values, store.n_ring_rows, f"{folder}: its values are invalid")
     _check_shapes(store)
     is_damaged = _damaged_transitions(store, problems)

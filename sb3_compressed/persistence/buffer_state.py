@@ -13,7 +13,7 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.spaces import Key
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.sampler_state import sampler_specs
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 from sb3_compressed.samplers.config import sampler_to_config
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OBSERVATIONS",
-    "array_name",
     "array_specs",
     "get_array",
     "is_observation",
@@ -49,7 +48,7 @@ OBSERVATIONS = ("observations", "next_observations")
 PLAIN = ("actions", "rewards", "dones", "timeouts", *EPISODE_ARRAYS)
 
 
-def named_arrays(buffer: BaseBuffer | ReplayRing) -> dict[str, Any]:
+def named_arrays(buffer: BaseBuffer | ReplayBufferLike) -> dict[str, Any]:
     """Return all arrays of a buffer's state, compressed and plain ones; ``"observations/KEY"`` for a Dict space."""
     arrays: dict[str, Any] = {}
     for name in OBSERVATIONS:
@@ -62,16 +61,13 @@ def named_arrays(buffer: BaseBuffer | ReplayRing) -> dict[str, Any]:
     return arrays
 
 
-def observation_arrays(buffer: BaseBuffer | ReplayRing) -> list[tuple[Key, Any]]:
+def observation_arrays(buffer: BaseBuffer | ReplayBufferLike) -> list[tuple[Key, Any]]:
     """Return the arrays of observations and next observations with their keys, compressed and plain ones."""
-    arrays: list[tuple[Key, Any]] = []
-    for name in OBSERVATIONS:
-        value = vars(buffer).get(name)
-        arrays += value.items() if isinstance(value, dict) else [] if value is None else [(None, value)]
-    return arrays
+    found = [(name.partition("/"), array) for name, array in named_arrays(buffer).items()]
+    return [(key if is_part else None, each) for (name, is_part, key), each in found if name in OBSERVATIONS]
 
 
-def raw_observations_nbytes(buffer: BaseBuffer | ReplayRing) -> int:
+def raw_observations_nbytes(buffer: BaseBuffer | ReplayBufferLike) -> int:
     """Return the memory of all observations in SB3's buffer with the same arguments, in bytes."""
     arrays = [array for _, array in observation_arrays(buffer)]
     return sum(array.nbytes if isinstance(array, np.ndarray) else array.raw_nbytes for array in arrays)
@@ -82,19 +78,14 @@ def is_observation(name: str) -> bool:
     return name.partition("/")[0] == OBSERVATIONS[0]
 
 
-def get_array(buffer: BaseBuffer | ReplayRing, name: str) -> Any:
+def get_array(buffer: BaseBuffer | ReplayBufferLike, name: str) -> Any:
     """Return one of a buffer's arrays, or what a user assigned instead; ``None`` if there is nothing."""
     attribute, _, key = name.partition("/")
     value = vars(buffer).get(attribute)
     return value.get(key) if key and isinstance(value, dict) else value
 
 
-def array_name(attribute: str, key: Key) -> str:
-    """Return the name of the array of a key in an attribute."""
-    return attribute if key is None else f"{attribute}/{key}"
-
-
-def put_array(buffer: ReplayRing, name: str, array: NDArray[Any] | CompressedArray) -> None:
+def put_array(buffer: ReplayBufferLike, name: str, array: NDArray[Any] | CompressedArray) -> None:
     """Replace one of a buffer's arrays."""
     attribute, _, key = name.partition("/")
     if key:
@@ -106,7 +97,7 @@ def put_array(buffer: ReplayRing, name: str, array: NDArray[Any] | CompressedArr
         vars(buffer)[attribute] = array
 
 
-def array_specs(buffer: ReplayRing) -> dict[str, ArraySpec]:
+def array_specs(buffer: ReplayBufferLike) -> dict[str, ArraySpec]:
     """Return how each array of a buffer and its sampler is stored, arrays of slots as addresses."""
     slotted = {name for names in streams(buffer).values() for name in names}
     specs = {
@@ -118,7 +109,7 @@ def array_specs(buffer: ReplayRing) -> dict[str, ArraySpec]:
     return {**specs, **sampler_specs(buffer)}
 
 
-def metadata(buffer: ReplayRing) -> dict[str, Any]:
+def metadata(buffer: ReplayBufferLike) -> dict[str, Any]:
     """Return what is needed to construct such a buffer, for JSON.
 
     :raises StorageError: if the buffer cannot be stored
@@ -147,7 +138,7 @@ def _item_format(array: Any) -> dict[str, str]:
     return {"codec": "none", "stored as": array.dtype.str}
 
 
-def streams(buffer: ReplayRing) -> dict[str, list[str]]:
+def streams(buffer: ReplayBufferLike) -> dict[str, list[str]]:
     """Return the names of the arrays of slots that share frames, by key, ``""`` where there is no Dict."""
     names_by_key: dict[str, list[str]] = {}
     for name, array in named_arrays(buffer).items():
@@ -158,14 +149,14 @@ def streams(buffer: ReplayRing) -> dict[str, list[str]]:
     return names_by_key
 
 
-def last_arrays(buffer: ReplayRing) -> dict[str, CompressedArray]:
+def last_arrays(buffer: ReplayBufferLike) -> dict[str, CompressedArray]:
     """Return of each compressed stream the array that is written last, that of next observations if there is one."""
     arrays = named_arrays(buffer)
     last = {key: arrays[names[-1]] for key, names in streams(buffer).items()}
     return {key: array for key, array in last.items() if isinstance(array, CompressedArray)}
 
 
-def require_loadable(buffer: ReplayRing, folder: Path) -> None:
+def require_loadable(buffer: ReplayBufferLike, folder: Path) -> None:
     """Raise if a folder with the values and the metadata of a buffer could not be loaded.
 
     :param folder: the folder that they are about to be written to
@@ -182,14 +173,12 @@ def require_loadable(buffer: ReplayRing, folder: Path) -> None:
 
 
 def values_and_codecs(
-    buffer: ReplayRing, last: Mapping[str, CompressedArray] | None = None
+    buffer: ReplayBufferLike, last: Mapping[str, CompressedArray]
 ) -> tuple[dict[str, Any], dict[str, Codec]]:
     """Return the state that is not in arrays: for JSON, and the current codec of each stream.
 
-    :param last: what :func:`last_arrays` returns, if that is already known
+    :param last: what :func:`last_arrays` returns
     """
-    if last is None:
-        last = last_arrays(buffer)
     streams = {key: array.stream_data() for key, array in last.items()}
     codecs = {key: array.codec for key, array in last.items()}
     return {"pos": int(buffer.pos), "full": bool(buffer.full), "streams": streams}, codecs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from pathlib import Path
@@ -18,7 +17,7 @@ from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_repair import RepairReport, repair_store
 from sb3_compressed.persistence.checkpoint import changed_chunks, checksums_of
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.restoring import bind, fit_arrays, restore_values
 from sb3_compressed.persistence.sampler_state import (
     load_sampler,
@@ -28,7 +27,7 @@ from sb3_compressed.persistence.sampler_state import (
     without_sampler,
 )
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
-from sb3_compressed.storage.chunks import row_chunks
+from sb3_compressed.storage.chunks import copy_changed
 from sb3_compressed.storage.lock import FolderLock
 
 if TYPE_CHECKING:
@@ -46,10 +45,6 @@ StorageMode = Literal["create", "resume", "overwrite", "repair"]
 STORAGE_ARGUMENTS = frozenset({"storage", "storage_mode", "resume", "overwrite", "repair"})
 
 
-#: Bytes of a sampler's arrays that are written together, if one of them changed.
-SAMPLER_CHUNK_NBYTES = 1 << 13
-
-
 class StateBefore(NamedTuple):
     """What undoing an ``add``, or a block of them, restores.
 
@@ -57,16 +52,12 @@ class StateBefore(NamedTuple):
     :param pos: of the buffer
     :param full: of the buffer
     :param n_uncommitted: the number of changes that were not committed
-    :param n_new_rows: the number of rows that were added since the last flush
-    :param n_failed: how often slots could not be written
     """
 
     rows: list[tuple[NDArray[Any], int, NDArray[Any]]]
     pos: int
     full: bool
     n_uncommitted: int
-    n_new_rows: int
-    n_failed: int = 0
 
 
 class BufferStorage:
@@ -84,7 +75,7 @@ class BufferStorage:
 
     def __init__(
         self,
-        buffer: ReplayRing,
+        buffer: ReplayBufferLike,
         store: ArrayStore,
         values: dict[str, Any],
         repair_report: RepairReport | None = None,
@@ -100,27 +91,18 @@ class BufferStorage:
         self._uncommitted: list[Change] = []
         #: How many more rows :class:`JointCommit` commits, ``None`` outside of it.
         self._n_joint_rows: int | None = None
-        #: How many rows were added since the last flush.
-        self._n_new_rows = 0
-        #: The state before the last ``add``.
-        self._before = StateBefore([], 0, False, 0, 0)
+        #: The last step of the store at the last flush.
+        self._flushed_step = store.step
+        #: The state before the last ``add``, or block of :class:`JointCommit`.
+        self._before = StateBefore([], 0, False, 0)
         # Looked up once, since that takes time and they do not change.
-        self._row_names = [name for name, spec in store.specs.items() if spec.is_ring]
         self._last_arrays = buffer_state.last_arrays(buffer)
         self._arrays = buffer_state.named_arrays(buffer)
         self._slotted = {name: each for name, each in self._arrays.items() if isinstance(each, CompressedArray)}
-        self._checksums = {} if self.is_follower else checksums_of(without_sampler(store.arrays))
-        #: Rows of the sampler's arrays that were changed and are not committed.
-        self._uncommitted_sampler: list[Change] = []
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError(
-            f"the __dict__ of a buffer in {self.folder} cannot be copied or pickled: copy or pickle the buffer, which "
-            "is then in memory, or use save_checkpoint"
-        )
+        self._checksums = {} if self.is_follower else checksums_of(store.arrays)
 
     @classmethod
-    def open(cls, buffer: ReplayRing, location: StorageLocation | ArrayStore, mode: StorageMode) -> BufferStorage:
+    def open(cls, buffer: ReplayBufferLike, location: StorageLocation | ArrayStore, mode: StorageMode) -> BufferStorage:
         """Open a folder for a new buffer, and load into the buffer what the folder contains.
 
         :param location: the folder, or an open store that the buffer follows
@@ -140,8 +122,8 @@ class BufferStorage:
             raise
 
     @classmethod
-    def _create(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferStorage:
-        values, _ = buffer_state.values_and_codecs(buffer)
+    def _create(cls, buffer: ReplayBufferLike, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferStorage:
+        values, _ = buffer_state.values_and_codecs(buffer, buffer_state.last_arrays(buffer))
         store = ArrayStore.create(
             folder,
             buffer_state.metadata(buffer),
@@ -153,8 +135,8 @@ class BufferStorage:
         return cls(buffer, store, values)
 
     @classmethod
-    def _resume(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, repair: bool) -> BufferStorage:
-        store = ArrayStore.open(folder, writable=True, rows=buffer.buffer_size, lock=lock, repair=repair)
+    def _resume(cls, buffer: ReplayBufferLike, folder: Path, lock: FolderLock, *, repair: bool) -> BufferStorage:
+        store = ArrayStore.open(folder, lock=lock, rows=buffer.buffer_size, repair=repair)
         try:
             report = repair_store(store) if repair else None
             arrays, values = fit_arrays(store, buffer)
@@ -166,9 +148,7 @@ class BufferStorage:
                     f"{folder}: the oldest {n_removed * buffer.n_envs:,} transitions do not fit into buffer_size="
                     f"{buffer.buffer_size * buffer.n_envs} and are removed"
                 )
-            if report is not None:
-                report = dataclasses.replace(report, problems=tuple(dict.fromkeys(store.problems or ())))
-            elif "sampler" in store.values and "sampler" not in values:
+            if "sampler" in store.values and "sampler" not in values:
                 ours = "'uniform'" if buffer.bound_sampler is None else repr(buffer.bound_sampler.configuration)
                 warn_user(
                     f"{folder} contains the state of the sampler {stored_config(store)}, which is removed "
@@ -185,7 +165,7 @@ class BufferStorage:
             raise
 
     @classmethod
-    def _follow(cls, buffer: ReplayRing, store: ArrayStore) -> BufferStorage:
+    def _follow(cls, buffer: ReplayBufferLike, store: ArrayStore) -> BufferStorage:
         """Read a folder in place, to which another process may be writing.
 
         :param store: the folder, open for reading
@@ -209,7 +189,7 @@ class BufferStorage:
         if not self.store.log.is_writable:
             raise StorageError(f"{self.folder} is closed or open for reading only; nothing was {participle}")
 
-    def begin_row(self, buffer: ReplayRing, done: Any) -> None:
+    def begin_row(self, buffer: ReplayBufferLike, done: Any) -> None:
         """Record what the next ``add`` changes, before it does.
 
         A row that is not written whole, or whose commit fails, is undone.
@@ -224,7 +204,6 @@ class BufferStorage:
         if (episodes := buffer.episodes) is not None:
             changes += episodes.changes_of_row(buffer.pos, done)
         self._before = self._state_before(buffer, changes)
-        self._n_new_rows += 1
         self._uncommitted += changes
 
     @property
@@ -246,74 +225,72 @@ class BufferStorage:
             if len(rows := array.take_direct_writes()):
                 self._uncommitted += [(name, int(each), int(each) + 1) for each in rows]
 
-    def _ring_changes(self, buffer: ReplayRing, row: int, n_rows: int) -> list[Change]:
+    def _ring_changes(self, buffer: ReplayBufferLike, row: int, n_rows: int) -> list[Change]:
         """Return what adding rows from ``row`` on changes."""
         changes: list[Change] = [(RING_ROWS, *span) for span in _spans(row, n_rows, buffer.buffer_size)]
         if changes and buffer.optimize_memory_usage:  # the last next observation is in the following row
             following = (row + n_rows) % buffer.buffer_size
-            names = [name for name in self._row_names if buffer_state.is_observation(name)]
+            names = [name for name in self.store.ring_names if buffer_state.is_observation(name)]
             changes += [(name, following, following + 1) for name in names]
         return changes
 
-    def joint_commit(self, buffer: ReplayRing, n_rows: int) -> AbstractContextManager[None]:
+    def joint_commit(self, buffer: ReplayBufferLike, n_rows: int) -> AbstractContextManager[None]:
         """Return a block of :class:`JointCommit`; one that does nothing within another, or for too many rows."""
         if n_rows >= buffer.buffer_size or self.is_in_joint_commit:
             return nullcontext()
         return JointCommit(self, buffer, n_rows)
 
-    def begin_joint_rows(self, buffer: ReplayRing, n_rows: int) -> StateBefore:
-        """Begin a block of :class:`JointCommit`, and return the state before it."""
+    def begin_joint_rows(self, buffer: ReplayBufferLike, n_rows: int) -> None:
+        """Begin a block of :class:`JointCommit`."""
         self.require_writable("added")
         self.take_replaced_arrays(buffer)
         self._take_direct_writes()
-        before = self._state_before(buffer, self._ring_changes(buffer, buffer.pos, n_rows))
+        self._before = self._state_before(buffer, self._ring_changes(buffer, buffer.pos, n_rows))
         self._n_joint_rows = n_rows
-        return before
 
-    def end_joint_rows(self, buffer: ReplayRing, before: StateBefore, error: type[BaseException] | None) -> None:
-        """End the block, unless it has ended; commit its rows, or undo them if they could not be written.
+    def end_joint_rows(self, buffer: ReplayBufferLike, *, is_complete: bool) -> None:
+        """End the block, unless it has ended; commit its rows, or undo them after an exception.
 
-        :param error: what ended it early
         :raises OSError: if they cannot be written; the buffer is then as it was before the block
         """
         if not self.is_in_joint_commit:
             return
-        n_added = (buffer.pos - before.pos) % buffer.buffer_size
-        self._before = before
-        self._uncommitted += self._ring_changes(buffer, before.pos, n_added)
-        self._n_new_rows += n_added
-        self._n_joint_rows = None  # after Ctrl-C, this is repeated only while the block has not ended
-        if error is None:
-            self.commit_row(buffer)
-            if buffer.bound_sampler is not None:  # not before: rows of a commit that fails are undone
-                buffer.bound_sampler.add_rows(buffer, n_added)
-        elif issubclass(error, OSError) and self.store.slots.writer.n_failed > before.n_failed:
-            self.undo_row(buffer)
+        if not is_complete:
+            self._undo(buffer)
+            self._n_joint_rows = None  # after Ctrl-C, this is repeated only while the block has not ended
+            return
+        n_added = (buffer.pos - self._before.pos) % buffer.buffer_size
+        self._uncommitted += self._ring_changes(buffer, self._before.pos, n_added)
+        self._n_joint_rows = None
+        self.commit_row(buffer)
+        if buffer.bound_sampler is not None:  # not before: rows of a commit that fails are undone
+            buffer.bound_sampler.add_rows(buffer, n_added)
 
-    def _state_before(self, buffer: ReplayRing, changes: list[Change]) -> StateBefore:
+    def _state_before(self, buffer: ReplayBufferLike, changes: list[Change]) -> StateBefore:
         """Return the present state, with copies of the rows that are changed next."""
         arrays = self.store.arrays
         rows = [
             (arrays[each], first, arrays[each][first:last].copy())
             for name, first, last in changes
-            for each in (self._row_names if name == RING_ROWS else [name])
+            for each in (self.store.ring_names if name == RING_ROWS else [name])
         ]
-        n_failed = self.store.slots.writer.n_failed
-        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted), self._n_new_rows, n_failed)
+        return StateBefore(rows, buffer.pos, buffer.full, len(self._uncommitted))
 
-    def undo_row(self, buffer: ReplayRing) -> None:
-        """Restore the state before the last ``add`` or block of :class:`JointCommit`, which failed; not in a block."""
-        if self.is_in_joint_commit:
-            return
+    def undo_row(self, buffer: ReplayBufferLike) -> None:
+        """Restore the state before the last ``add``, which failed; in a block of :class:`JointCommit`, its end does."""
+        if not self.is_in_joint_commit:
+            self._undo(buffer)
+
+    def _undo(self, buffer: ReplayBufferLike) -> None:
         before = self._before
         for array, first, content in before.rows:
             array[first : first + len(content)] = content
-        buffer.pos, buffer.full, self._n_new_rows = before.pos, before.full, before.n_new_rows
+        buffer.pos, buffer.full = before.pos, before.full
         del self._uncommitted[before.n_uncommitted :]
         if buffer.bound_sampler is not None:
             buffer.bound_sampler.synchronize(buffer)
 
-    def commit_row(self, buffer: ReplayRing) -> None:
+    def commit_row(self, buffer: ReplayBufferLike) -> None:
         """Commit everything that is not committed yet.
 
         :raises OSError: if it cannot be written; the buffer is then as it was before the last ``add``
@@ -330,7 +307,7 @@ class BufferStorage:
             raise
         self._uncommitted = []
 
-    def take_replaced_arrays(self, buffer: ReplayRing) -> None:
+    def take_replaced_arrays(self, buffer: ReplayBufferLike) -> None:
         """Copy arrays that replaced those of the folder, as after ``buffer.rewards = array``, to these.
 
         :raises ValueError: if their shape or a value does not fit
@@ -346,17 +323,18 @@ class BufferStorage:
             if name not in self._slotted:
                 self._uncommitted.append((name, 0, len(self._arrays[name])))
 
-    def _new_rows(self, buffer: ReplayRing) -> list[Change]:
+    def _new_rows(self, buffer: ReplayBufferLike) -> list[Change]:
         """Return the rows that were added since the last flush, which may have been written to directly since."""
         n_rows = buffer.buffer_size
-        n_new = min(self._n_new_rows + 1, n_rows)  # and the next one
+        n_added = self.store.step_at(buffer.pos, n_rows) - self._flushed_step
+        n_new = min(n_added + 1, n_rows)  # and the next one
         spans = _spans((buffer.pos + 1 - n_new) % n_rows, n_new, n_rows)
-        changes: list[Change] = [(name, *span) for name in self._row_names for span in spans]
-        if self._n_new_rows and buffer.episodes is not None:  # episodes begin in earlier rows
+        changes: list[Change] = [(name, *span) for name in self.store.ring_names for span in spans]
+        if n_added and buffer.episodes is not None:  # episodes begin in earlier rows
             changes += buffer.episodes.all_changes()
         return changes
 
-    def flush(self, buffer: ReplayRing) -> None:
+    def flush(self, buffer: ReplayBufferLike) -> None:
         """Write everything to the disk, including direct writes to arrays.
 
         :raises StorageError: if the folder is closed or open for reading only, or within a block of
@@ -370,42 +348,40 @@ class BufferStorage:
         checksums = checksums_of(without_sampler(self.store.arrays))
         direct_writes = changed_chunks(self.store.arrays, self._checksums, checksums)
         changes = [*self._uncommitted, *self._new_rows(buffer), *direct_writes]
-        self.store.commit(changes, *buffer_state.values_and_codecs(buffer))
-        self._commit_sampler(buffer)
+        self.store.commit(changes, *buffer_state.values_and_codecs(buffer, self._last_arrays))
+        if buffer.bound_sampler is not None:
+            checksums |= self._commit_sampler(buffer)
         self.store.log.flush()
-        self._uncommitted, self._checksums, self._n_new_rows = [], checksums, 0
+        self._uncommitted, self._checksums, self._flushed_step = [], checksums, self.store.step
 
-    def _commit_sampler(self, buffer: ReplayRing) -> None:
+    def _commit_sampler(self, buffer: ReplayBufferLike) -> dict[str, list[int]]:
         """Commit the state of the buffer's sampler, after the transitions that it includes.
 
         The store has copies of its arrays, so that snapshots between flushes contain a consistent state.
+
+        :return: the checksums of its arrays
         """
-        if buffer.bound_sampler is None:
-            return
-        changes = self._uncommitted_sampler
-        for name, array in sampler_arrays(buffer).items():
+        arrays = sampler_arrays(buffer)
+        for name, array in arrays.items():
             stored = self.store.arrays[name]
             if (array.shape, array.dtype) != (stored.shape, stored.dtype):
                 raise StorageError(
                     f"{name} must always be {stored.shape} of {stored.dtype}, got {array.shape} of {array.dtype}"
                 )
-            for rows in row_chunks(array, SAMPLER_CHUNK_NBYTES):
-                if array[rows].tobytes() != stored[rows].tobytes():
-                    stored[rows] = array[rows]
-                    changes.append((name, rows.start, rows.stop))
-        values, codecs = buffer_state.values_and_codecs(buffer)
+            copy_changed(array, stored)
+        checksums = checksums_of(arrays)
+        values, codecs = buffer_state.values_and_codecs(buffer, self._last_arrays)
         values |= sampler_values(buffer, self.store, buffer.pos)
-        if changes or values["sampler"] != self.store.values.get("sampler"):
-            self.store.commit(dict.fromkeys(changes), values, codecs)
-            self._uncommitted_sampler = []
+        self.store.commit(changed_chunks(arrays, self._checksums, checksums), values, codecs)
+        return checksums
 
-    def close(self, buffer: ReplayRing) -> None:
+    def close(self, buffer: ReplayBufferLike) -> None:
         """Flush and release the folder; the buffer can still be sampled."""
         if self.store.log.is_writable:
             self.flush(buffer)
         self.store.close()
 
-    def refresh(self, buffer: ReplayRing) -> bool:
+    def refresh(self, buffer: ReplayBufferLike) -> bool:
         """Read what another process has written since the last call; return whether it wrote anything."""
         is_new = True
         step, sampler = self.store.step, self.store.values.get("sampler")
@@ -421,37 +397,32 @@ class BufferStorage:
 
 
 class JointCommit:
-    """A block whose rows are committed together; rows before an exception, with the next commit.
+    """A block whose rows are committed together; after an exception, all of them are undone.
 
-    If rows cannot be written, as on a full disk, all of the block are undone. It is no generator, since Ctrl-C between
-    that and the block would leave it open, and what is added later without a commit.
+    It is no generator, since Ctrl-C between that and the block would leave it open, and what is added later without a
+    commit.
 
     :param storage: the folder
     :param buffer: the buffer
     :param n_rows: the most rows that are added, fewer than in the buffer; not for hindsight replay
     """
 
-    def __init__(self, storage: BufferStorage, buffer: ReplayRing, n_rows: int) -> None:
+    def __init__(self, storage: BufferStorage, buffer: ReplayBufferLike, n_rows: int) -> None:
         self._storage, self._buffer, self._n_rows = storage, buffer, n_rows
-        self._before = StateBefore([], 0, False, 0, 0)
 
     def __enter__(self) -> None:
         try:
-            self._before = self._storage.begin_joint_rows(self._buffer, self._n_rows)
-        except BaseException as error:
-            self.end(type(error))
+            self._storage.begin_joint_rows(self._buffer, self._n_rows)
+        except BaseException:
+            self._storage.end_joint_rows(self._buffer, is_complete=False)
             raise
 
     def __exit__(self, error: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         try:
-            self.end(error)
+            self._storage.end_joint_rows(self._buffer, is_complete=error is None)
         except KeyboardInterrupt:
-            self.end(KeyboardInterrupt)
+            self._storage.end_joint_rows(self._buffer, is_complete=False)
             raise
-
-    def end(self, error: type[BaseException] | None) -> None:
-        """End the block, unless it has ended."""
-        self._storage.end_joint_rows(self._buffer, self._before, error)
 
 
 def _spans(first: int, n: int, n_rows: int) -> list[tuple[int, int]]:

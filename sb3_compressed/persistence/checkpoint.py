@@ -14,13 +14,13 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.persistence import buffer_state
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
 from sb3_compressed.persistence.vector_slots import slots_of_rows
 from sb3_compressed.storage.array_store import ArrayStore, Change
 from sb3_compressed.storage.commit_format import rows_of_chunk
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import has_log, log_fingerprint
+from sb3_compressed.storage.log import Log, LogPosition, ends_at, has_log
 
 __all__ = ["BufferCheckpoint", "CheckpointHistory", "changed_chunks", "checksums_of"]
 
@@ -34,8 +34,8 @@ class CheckpointHistory:
     def __init__(self) -> None:
         #: The latest checkpoint, ``None`` before the first save and after one that failed.
         self.latest: BufferCheckpoint | None = None
-        #: The end of the log in each folder after the last save.
-        self._ends: Mapping[Path, tuple[int, ...]] = {}
+        #: Where the log in each folder ends, so that the buffer may overwrite it as long as it ends there.
+        self._ends: Mapping[Path, LogPosition] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy has no folders. Users pickle and copy the ``__dict__`` of buffers.
@@ -48,15 +48,12 @@ class CheckpointHistory:
     def begin_with(self, checkpoint: BufferCheckpoint) -> None:
         """Record that the buffer was loaded from a checkpoint."""
         self.latest = checkpoint
-        folder = checkpoint.store.log.folder
-        if not FolderLock.is_locked(folder) and (end := log_fingerprint(folder)) is not None:
-            self.record_end(folder, end)
+        self._record_end(checkpoint.store.log)
 
-    def record_end(self, folder: Path, end: tuple[int, ...]) -> None:
-        """Record where the log in a folder ends, so that the buffer may overwrite it as long as it ends there."""
-        self._ends = {**self._ends, folder.resolve(): end}
+    def _record_end(self, log: Log) -> None:
+        self._ends = {**self._ends, log.folder.resolve(): log.position}
 
-    def save(self, buffer: ReplayRing, folder: Path, *, overwrite: bool) -> None:
+    def save(self, buffer: ReplayBufferLike, folder: Path, *, overwrite: bool) -> None:
         """Save a buffer to a folder: all of it the first time, then what changed since.
 
         :param folder: an absolute path
@@ -77,20 +74,18 @@ class CheckpointHistory:
                     if not overwrite:
                         raise
             end = self._ends.get(folder.resolve())  # if nobody else has written to it since, it contains this buffer
-            overwrite |= end is not None and log_fingerprint(folder) == end
+            overwrite |= end is not None and ends_at(folder, end)
             self._save(BufferCheckpoint.new(buffer, folder, lock, overwrite=overwrite), buffer, lock)
         finally:
             lock.release()
 
-    def _save(self, checkpoint: BufferCheckpoint, buffer: ReplayRing, lock: FolderLock) -> None:
+    def _save(self, checkpoint: BufferCheckpoint, buffer: ReplayBufferLike, lock: FolderLock) -> None:
         self.latest = None  # restored if the save succeeds
-        log = checkpoint.store.log
         try:
             checkpoint.save(buffer, lock)
             self.latest = checkpoint
         finally:
-            if log.end is not None:
-                self.record_end(log.folder, log.end)
+            self._record_end(checkpoint.store.log)
 
 
 class BufferCheckpoint:
@@ -101,7 +96,7 @@ class BufferCheckpoint:
     :param is_saved: whether it contains the current state of the buffer
     """
 
-    def __init__(self, buffer: ReplayRing, store: ArrayStore, *, is_saved: bool) -> None:
+    def __init__(self, buffer: ReplayBufferLike, store: ArrayStore, *, is_saved: bool) -> None:
         self.store = store
         self._is_new = not is_saved
         self._arrays = buffer_state.named_arrays(buffer)
@@ -123,22 +118,18 @@ class BufferCheckpoint:
             store.arrays = self._stored_arrays()
 
     @classmethod
-    def new(cls, buffer: ReplayRing, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferCheckpoint:
+    def new(cls, buffer: ReplayBufferLike, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferCheckpoint:
         """Return a checkpoint of a buffer in a folder that it was not saved to yet.
 
         :param lock: a lock of the folder, which the caller releases
         :raises StorageError: if the folder contains other files, or another buffer that may not be overwritten
         """
-        store = None
-        if has_log(folder):  # its content stays until the first save is complete
+        if has_log(folder):
             with contextlib.suppress(CorruptStorage):
-                store = ArrayStore.open(folder, writable=True, lock=lock)
-        if store is not None and store.metadata and not overwrite:
-            store.close()
-            store = None
-        if store is None:
-            store = ArrayStore.create(folder, {}, {}, {}, overwrite=overwrite, lock=lock)
-        store.log.release()
+                store = ArrayStore.open(folder, lock=lock)
+                if overwrite or not store.metadata:  # its content stays until the first save is complete
+                    return cls(buffer, store, is_saved=False)
+        store = ArrayStore.create(folder, {}, {}, {}, overwrite=overwrite, lock=lock)
         return cls(buffer, store, is_saved=False)
 
     def _new_checksums(self) -> dict[str, list[int]]:
@@ -149,7 +140,7 @@ class BufferCheckpoint:
         """Return the arrays of the store: addresses instead of slots, others as they are."""
         return {**self._arrays, **self._tables, **self._sampler_arrays}
 
-    def belongs_to(self, buffer: ReplayRing, folder: Path) -> bool:
+    def belongs_to(self, buffer: ReplayBufferLike, folder: Path) -> bool:
         """Return whether this is a checkpoint of the current arrays of a buffer, in that folder."""
         arrays = buffer_state.named_arrays(buffer)
         same = self._arrays.keys() == arrays.keys() and all(self._arrays[name] is arrays[name] for name in arrays)
@@ -158,7 +149,7 @@ class BufferCheckpoint:
         same = same and self._sampler is buffer.bound_sampler
         return same and self.store.log.folder.resolve() == folder.resolve()
 
-    def save(self, buffer: ReplayRing, lock: FolderLock) -> None:
+    def save(self, buffer: ReplayBufferLike, lock: FolderLock) -> None:
         """Write what changed since the last save.
 
         :param lock: a lock of the folder, which is acquired and released
@@ -167,14 +158,14 @@ class BufferCheckpoint:
         """
         store = self.store
         buffer_state.require_loadable(buffer, store.log.folder)
-        store.acquire(lock)
+        store.log.acquire(lock)
         try:
             self._sampler_arrays = sampler_arrays(buffer)
             checksums = self._new_checksums()
             arrays = {**self._arrays, **self._sampler_arrays}
             chunks = [] if self._is_new else changed_chunks(arrays, self._checksums, checksums)
             changes = self._save_slots(buffer, chunks)
-            values, codecs = buffer_state.values_and_codecs(buffer)
+            values, codecs = buffer_state.values_and_codecs(buffer, buffer_state.last_arrays(buffer))
             values |= sampler_values(buffer, store, buffer.pos)
             if self._is_new:
                 specs = buffer_state.array_specs(buffer)
@@ -187,7 +178,7 @@ class BufferCheckpoint:
         finally:
             store.log.release()
 
-    def _save_slots(self, buffer: ReplayRing, chunks: list[Change]) -> list[Change]:
+    def _save_slots(self, buffer: ReplayBufferLike, chunks: list[Change]) -> list[Change]:
         """Write the slots that changed, and their addresses to the tables.
 
         :param chunks: chunks of rows of plain arrays that contain changes
@@ -202,13 +193,12 @@ class BufferCheckpoint:
                 changed[first:last] = True
         rows = np.roll(np.arange(buffer.buffer_size), -buffer.pos)  # the oldest first
         rows = rows[changed[rows]] if self._tables else rows[:0]
-        vectors: dict[bytes, bytes] = {}  # so that equal ones are stored once
         for start in range(0, len(rows), ROWS_PER_WRITE):
             part = rows[start : start + ROWS_PER_WRITE]
             self.store.begin_segment_if_full()
             for names in self._streams.values():
                 # Observations with their next observations, so that payloads that they share are written once.
-                slots = slots_of_rows([self._arrays[name] for name in names], part, vectors)
+                slots = slots_of_rows([self._arrays[name] for name in names], part)
                 addresses = self.store.slots.write([*slots.reshape(-1)]).reshape(slots.shape)
                 for index, name in enumerate(names):
                     self._tables[name][part] = addresses[:, index]

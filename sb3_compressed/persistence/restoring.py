@@ -16,11 +16,10 @@ from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.config import abbreviate
-from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.checkpoint import BufferCheckpoint
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.ring_resize import RingResize
 from sb3_compressed.persistence.sampler_state import (
     load_sampler,
@@ -43,7 +42,7 @@ LOADED_ROWS = 4096
 MAX_LOADED_NBYTES = 32 << 20
 
 
-def bind(buffer: ReplayRing, store: ArrayStore) -> None:
+def bind(buffer: ReplayBufferLike, store: ArrayStore) -> None:
     """Replace the arrays of a buffer by those of a store, plain ones read-only if the store is."""
     for name, array in buffer_state.named_arrays(buffer).items():
         if isinstance(array, CompressedArray):
@@ -58,7 +57,7 @@ def bind(buffer: ReplayRing, store: ArrayStore) -> None:
             buffer_state.put_array(buffer, name, plain)
 
 
-def load_into(buffer: ReplayRing, store: ArrayStore) -> BufferCheckpoint:
+def load_into(buffer: ReplayBufferLike, store: ArrayStore) -> BufferCheckpoint:
     """Load the newest transitions of a store that fit into a buffer in memory; return the store as its checkpoint.
 
     :raises StorageError: if the store does not contain such a buffer
@@ -135,7 +134,7 @@ def require_buffer(store: ArrayStore) -> None:
         raise StorageError(f"{store.log.folder} contains no buffer: the first save to it was not completed")
 
 
-def _require_same_kind(store: ArrayStore, buffer: ReplayRing) -> None:
+def _require_same_kind(store: ArrayStore, buffer: ReplayBufferLike) -> None:
     """Raise if the metadata of a store is not that of such a buffer; the size may differ.
 
     :raises StorageError: with both values
@@ -160,7 +159,7 @@ def _require_same_kind(store: ArrayStore, buffer: ReplayRing) -> None:
 
 
 def _are_compatible(
-    stored: Mapping[str, Mapping[str, str]], here: Mapping[str, Mapping[str, str]], buffer: ReplayRing
+    stored: Mapping[str, Mapping[str, str]], here: Mapping[str, Mapping[str, str]], buffer: ReplayBufferLike
 ) -> bool:
     """Return whether stored observations can become those of a buffer: those of plain arrays may be cast."""
     arrays = buffer_state.named_arrays(buffer)
@@ -171,7 +170,7 @@ def _are_compatible(
     )
 
 
-def fit_arrays(store: ArrayStore, buffer: ReplayRing) -> tuple[dict[str, Any], dict[str, Any]]:
+def fit_arrays(store: ArrayStore, buffer: ReplayBufferLike) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arrays and values of a store for a buffer of any size: its newest rows that fit.
 
     The arrays are those of the store itself if the sizes are equal.
@@ -210,7 +209,9 @@ def fit_arrays(store: ArrayStore, buffer: ReplayRing) -> tuple[dict[str, Any], d
     return _fit_sampler(store, buffer, arrays, {**values, "pos": ring.pos, "full": ring.full}, ring)
 
 
-def _cast_arrays(store: ArrayStore, specs: Mapping[str, ArraySpec], buffer: ReplayRing) -> dict[str, NDArray[Any]]:
+def _cast_arrays(
+    store: ArrayStore, specs: Mapping[str, ArraySpec], buffer: ReplayBufferLike
+) -> dict[str, NDArray[Any]]:
     """Return plain arrays of a store that have other dtypes than those of a buffer, in the dtypes of the buffer.
 
     Where these do not contain all values, the buffer gets an array of the stored dtype instead. Up to version 0.3.0,
@@ -241,7 +242,7 @@ def _kind(spec: ArraySpec | None) -> str:
 
 def _fit_sampler(
     store: ArrayStore,
-    buffer: ReplayRing,
+    buffer: ReplayBufferLike,
     arrays: dict[str, Any],
     values: dict[str, Any],
     ring: RingResize | None = None,
@@ -252,16 +253,7 @@ def _fit_sampler(
     :param values: all values, likewise
     :param ring: how rows are moved if the buffer has another size
     """
-    try:
-        is_loaded = load_sampler(buffer, store, ring)
-    except CorruptStorage as error:
-        if store.problems is None or buffer.bound_sampler is None:
-            raise
-        is_loaded = False
-        buffer.bound_sampler.discard_state()
-        problem = f"{error}; all transitions have the values of new ones"
-        store.problems.append(problem)
-        warn_user(problem)
+    is_loaded = load_sampler(buffer, store, ring)
     ours = buffer_state.metadata(buffer)["arguments"].get("sampler")
     is_unchanged = ring is None and ours == store.metadata["arguments"].get("sampler")
     if is_unchanged and store.specs == buffer_state.array_specs(buffer) and is_loaded == ("sampler" in values):
@@ -283,7 +275,7 @@ def _check_values(store: ArrayStore, values: Mapping[str, Any], arrays: Mapping[
         episodes.check(rows, str(store.log.folder))
 
 
-def restore_values(buffer: ReplayRing, store: ArrayStore, values: dict[str, Any]) -> None:
+def restore_values(buffer: ReplayBufferLike, store: ArrayStore, values: dict[str, Any]) -> None:
     """Restore the state of a buffer that is not in arrays, after the arrays.
 
     :raises CorruptStorage: if it is invalid

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.config import DTYPES, abbreviate, to_json
 from sb3_compressed.errors import CodecError, CorruptStorage, StorageError
-from sb3_compressed.persistence.replay_ring import ReplayRing
+from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.ring_resize import RingResize
 from sb3_compressed.samplers.config import sampler_to_config
 from sb3_compressed.storage.json_schema import parse
@@ -52,7 +52,7 @@ def without_sampler(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return {name: array for name, array in arrays.items() if not is_sampler_array(name)}
 
 
-def sampler_arrays(buffer: ReplayRing) -> dict[str, NDArray[Any]]:
+def sampler_arrays(buffer: ReplayBufferLike) -> dict[str, NDArray[Any]]:
     """Return the arrays of a sampler's state as they are stored, without copies where possible.
 
     :raises StorageError: if they cannot be stored
@@ -70,12 +70,12 @@ def sampler_arrays(buffer: ReplayRing) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def sampler_specs(buffer: ReplayRing) -> dict[str, ArraySpec]:
+def sampler_specs(buffer: ReplayBufferLike) -> dict[str, ArraySpec]:
     """Return how the arrays of a sampler's state are stored."""
     return {name: ArraySpec(array.shape, array.dtype.str) for name, array in sampler_arrays(buffer).items()}
 
 
-def sampler_values(buffer: ReplayRing, store: ArrayStore, pos: int) -> dict[str, Any]:
+def sampler_values(buffer: ReplayBufferLike, store: ArrayStore, pos: int) -> dict[str, Any]:
     """Return the values of a sampler's state for the next commit to a store, which writes no rows of the ring.
 
     :param pos: the value ``pos`` of the commit
@@ -95,7 +95,7 @@ def sampler_values(buffer: ReplayRing, store: ArrayStore, pos: int) -> dict[str,
     return {"sampler": {"step": store.step_at(pos, buffer.buffer_size) - bound.n_unreported, "state": state}}
 
 
-def load_sampler(buffer: ReplayRing, store: ArrayStore, ring: RingResize | None = None) -> bool:
+def load_sampler(buffer: ReplayBufferLike, store: ArrayStore, ring: RingResize | None = None) -> bool:
     """Load the state of a sampler in a store, if it is of the class of the buffer's sampler.
 
     Call ``synchronize`` of the buffer's sampler when the content of the buffer is restored.
@@ -118,8 +118,6 @@ def load_sampler(buffer: ReplayRing, store: ArrayStore, ring: RingResize | None 
         n_new = store.step - values["step"]
         if n_new < 0:
             raise ValueError(f"it is of step {values['step']}, and the last step is {store.step}")
-        if lost := sorted(filter(is_sampler_array, store.lost_rows)):
-            raise ValueError(f"parts of {', '.join(lost)} are damaged")
         state = {**values["state"], **_arrays_in(store, bound, sampler_specs(buffer), ring)}
         bound.load(state, n_new, None if ring is None else len(ring.kept))
     except INVALID_STATE_ERRORS as error:

@@ -19,8 +19,6 @@ __all__ = ["is_stored_as_slots", "slots_of_rows"]
 
 #: Smaller items take less space in an array than the address of a slot.
 MIN_STORED_NBYTES = 32
-#: Distinct items that are kept, so that equal ones become the same object.
-MAX_DISTINCT_ITEMS = 1 << 16
 
 
 def is_stored_as_slots(item_shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
@@ -28,23 +26,22 @@ def is_stored_as_slots(item_shape: tuple[int, ...], dtype: np.dtype[Any]) -> boo
     return math.prod(item_shape) * dtype.itemsize >= MIN_STORED_NBYTES
 
 
-def slots_of_rows(arrays: Sequence[Any], rows: NDArray[np.int64], earlier: dict[bytes, bytes]) -> NDArray[Any]:
+def slots_of_rows(arrays: Sequence[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
     """Return slots of some rows of the arrays of one stream as objects, ``(n_rows, n_arrays, n_envs)``.
 
-    Of plain arrays, these are as a ``CompressedArray`` with the codec ``none`` would have them.
+    Of plain arrays, these are as a ``CompressedArray`` with the codec ``none`` would have them: equal items become the
+    same object, which is written once.
 
     :param arrays: compressed ones, or plain ones ``(rows, n_envs, *item_shape)``
-    :param earlier: earlier items of plain arrays, each mapped to itself; equal items become the same object
     """
     first = arrays[0]
     if isinstance(first, CompressedArray):  # in one call, so that payloads that they share are the same objects
         references = np.stack([array.slots[rows] for array in arrays], axis=1)
         return first.store.load(references.reshape(-1)).reshape(references.shape)
-    if len(earlier) > MAX_DISTINCT_ITEMS:
-        earlier.clear()
     values = np.stack([array[rows] for array in arrays], axis=1)
     item = np.dtype((np.void, math.prod(values.shape[3:]) * values.itemsize))
     items: Any = values.reshape(-1).view(item).tolist()
     slots = np.empty(len(items), dtype=object)
-    slots[:] = [earlier.setdefault(each, each) for each in items]
+    distinct: dict[bytes, bytes] = {}
+    slots[:] = [distinct.setdefault(each, each) for each in items]
     return slots.reshape(values.shape[:3])

@@ -153,12 +153,6 @@ class BoundSampler:
             self.sampler.load_resized_state_dict(state, n_kept)
         self.n_unreported = min(n_new, self.n_rows if n_kept is None else n_kept)
 
-    def discard_state(self) -> None:
-        """Begin anew, after a state that could not be loaded."""
-        self.sampler = copy.deepcopy(self.configuration)
-        self.sampler.bind(self.n_rows, self.n_envs)
-        self.n_unreported = 0
-
     # -- drawing ---------------------------------------------------------------------------------------------
 
     def draw(self, buffer: SamplerBuffer, batch_size: int) -> Draw:

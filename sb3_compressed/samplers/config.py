@@ -14,7 +14,8 @@ import numpy as np
 from sb3_compressed.codecs.config import abbreviate, to_json
 from sb3_compressed.samplers.registry import SAMPLERS, name_of
 from sb3_compressed.samplers.sampler import Sampler
-from sb3_compressed.storage.spaces import parse_sampler
+from sb3_compressed.storage.json_schema import parse
+from sb3_compressed.storage.spaces import parse_scalar
 
 __all__ = ["sampler_from_config", "sampler_to_config"]
 
@@ -40,7 +41,9 @@ def sampler_from_config(data: object) -> Sampler:
     :raises ValueError: if the configuration is invalid, or names an unknown sampler
     :raises TypeError: if the sampler has no such arguments
     """
-    config = parse_sampler(data)
-    if config.get("name") not in SAMPLERS:  # the class of a user, which cannot be constructed
-        raise ValueError(f"{abbreviate(config)} is not a sampler of this package; pass sampler=")
+    if isinstance(data, dict) and data.keys() == {"class"}:  # of a user, which cannot be constructed
+        raise ValueError(f"{abbreviate(data['class'])} is not a sampler of this package; pass sampler=")
+    config = parse({"name": str, "arguments": {str: parse_scalar}}, data)
+    if config["name"] not in SAMPLERS:
+        raise ValueError(f"there is no sampler {config['name']!r}; pass sampler=")
     return SAMPLERS[config["name"]](**config["arguments"])

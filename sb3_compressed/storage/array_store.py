@@ -17,7 +17,7 @@ from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.chunks import copy_changed, segments_of
 from sb3_compressed.storage.commit_format import (
-    PatchApplier,
+    apply_patches,
     commit_record,
     pack_patch,
     pack_ring_row,
@@ -26,7 +26,7 @@ from sb3_compressed.storage.commit_format import (
 )
 from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import Log, segment_numbers
+from sb3_compressed.storage.log import Log, segment_numbers, segment_path
 from sb3_compressed.storage.manifest import ArraySpec, Manifest
 from sb3_compressed.storage.metadata_schema import check_arrays_nbytes
 from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES
@@ -39,10 +39,6 @@ __all__ = ["RING_ROWS", "ArrayStore", "Change"]
 REPAIR_ADVICE = "load_checkpoint(..., repair=True) keeps what is not damaged"
 #: Size beyond which a new segment begins even within a change, since offsets have 32 bits.
 MAX_SEGMENT_NBYTES = 2 << 30
-#: Room for a commit at the end of a full segment.
-COMMIT_NBYTES = 1 << 16
-#: Commits between two checks of the lock.
-COMMITS_PER_CHECK = 64
 
 #: Changed rows: the name of an array, the first row, and the one after the last.
 Change = tuple[str, int, int]
@@ -58,8 +54,7 @@ class ArrayStore:
 
     :param log: the log that contains everything
     :param metadata: JSON-serializable data that is needed to create the buffer
-    :param specs: the specifications of the arrays, by name
-    :param arrays: the arrays, by name
+    :param specs: the specifications of the arrays, by name, which are zeros
     :param values: a few numbers and texts, JSON-serializable
     """
 
@@ -73,7 +68,6 @@ class ArrayStore:
         log: Log,
         metadata: Mapping[str, Any],
         specs: Mapping[str, ArraySpec],
-        arrays: Mapping[str, NDArray[Any]],
         values: Mapping[str, Any],
     ) -> None:
         self.log = log
@@ -83,34 +77,28 @@ class ArrayStore:
         #: The address of each codec in use, by name.
         self.codecs: dict[str, int] = {}
         self.slots = FolderSlotStore(log)
-        #: The segment of the last commit, and the codecs that it was made with.
-        self._committed_codecs: tuple[int, dict[str, Codec]] = (-1, {})
         #: Size at which the segment that is written to is full; 0 if not known yet.
         self._full_at = 0
-        self._n_commits = 0
         #: Whether this object committed anything since the last snapshot.
         self._has_commits = False
         #: A description of each damaged part, if the store was opened for a repair.
         self.problems: list[str] | None = None
         #: The rows that could not be read then, as masks, of each array that has some.
         self.lost_rows: dict[str, NDArray[np.bool_]] = {}
-        self.replace_arrays(metadata, specs, arrays)
+        self._replace_arrays(metadata, specs, {name: spec.zeros() for name, spec in specs.items()})
 
-    def replace_arrays(
+    def _replace_arrays(
         self, metadata: Mapping[str, Any], specs: Mapping[str, ArraySpec], arrays: Mapping[str, Any]
     ) -> None:
         """Use other metadata and arrays; the next snapshot stores them."""
         self.metadata, self.specs = dict(metadata), dict(specs)
-        self.arrays: dict[str, Any] = {name: arrays[name] for name in specs if name in arrays}
+        self.arrays: dict[str, Any] = {name: arrays[name] for name in specs}
         self._numbers = {name: number for number, name in enumerate(self.specs)}
-        self._ring_names = [name for name, spec in self.specs.items() if spec.is_ring]
+        #: The names of the arrays that have a row for each step.
+        self.ring_names = [name for name, spec in self.specs.items() if spec.is_ring]
+        self._ring_numbers = [self._numbers[name] for name in self.ring_names]
         #: The number of rows of the arrays of the ring.
-        self.n_ring_rows = min((self.specs[name].shape[0] for name in self._ring_names), default=0)
-
-    @property
-    def ring_numbers(self) -> list[int]:
-        """The numbers of the arrays that have a row for each step."""
-        return [self._numbers[name] for name in self._ring_names]
+        self.n_ring_rows = min((self.specs[name].shape[0] for name in self.ring_names), default=0)
 
     # -- opening ---------------------------------------------------------------------------------------------
 
@@ -133,7 +121,7 @@ class ArrayStore:
         """
         log = Log.create(folder, overwrite=overwrite, lock=lock)
         try:
-            store = cls(log, metadata, specs, {name: spec.zeros() for name, spec in specs.items()}, values)
+            store = cls(log, metadata, specs, values)
             store.write_snapshot()
         except BaseException:
             log.close()
@@ -145,35 +133,33 @@ class ArrayStore:
         cls,
         folder: Path,
         *,
-        writable: bool = False,
-        rows: int = 0,
         lock: FolderLock | None = None,
+        rows: int = 0,
         repair: bool = False,
     ) -> ArrayStore:
         """Open a store in the state of the last commit.
 
-        :param writable: whether to write to it, which one process can at a time
+        :param lock: a lock of the folder, to write to it, which the caller releases after errors; it is acquired
         :param rows: rows of the arrays that the caller requests itself, so they are not limited by the folder's size
-        :param lock: as for :meth:`create`, if it is writable
         :param repair: whether to read what is undamaged, instead of an error: all of the newest snapshot, and the
             commits after it up to the first damaged record. :attr:`problems` and :attr:`lost_rows` describe the damage
         :raises StorageError: if there is none, or another process writes to it
         :raises CorruptStorage: if a file that is read is damaged, or declares sizes that are too large
         """
-        log = Log.open(folder, writable=writable, lock=lock)
+        log = Log.open(folder, lock)
         try:
-            store = cls._read_log(log, writable=writable, rows=rows, repair=repair)
-            if writable:
+            store = cls._read_log(log, rows=rows, repair=repair)
+            if log.is_writable:
                 log.clean_up()
-                store._plan_next_segment(store.live_segments())
         except BaseException:
             log.close()
             raise
         return store
 
     @classmethod
-    def _read_log(cls, log: Log, *, writable: bool, rows: int, repair: bool = False) -> ArrayStore:
+    def _read_log(cls, log: Log, *, rows: int, repair: bool) -> ArrayStore:
         """Return the store in the newest snapshot and the commits after it."""
+        writable = log.is_writable
 
         def files() -> tuple[bool, list[int]]:
             return not writable and FolderLock.is_locked(log.folder), segment_numbers(log.folder)
@@ -195,17 +181,15 @@ class ArrayStore:
     def _read_chain(cls, log: Log, *, is_growing: bool, rows: int, problems: list[str] | None) -> ArrayStore:
         chain = log.open_chain(problems)
         manifest = Manifest.of_segment(chain[0], is_growing=is_growing, problems=None if problems is None else [])
-        store = cls(log, manifest.metadata, manifest.specs, {}, manifest.values)
+        check_arrays_nbytes([(spec.shape[0], spec.row_nbytes) for spec in manifest.specs.values()], chain[0].path, rows)
+        store = cls(log, manifest.metadata, manifest.specs, manifest.values)
         store.step, store.codecs, store.problems = manifest.step, {**manifest.codecs}, problems
-        store.allocate_arrays(chain[0].path, rows)
         log.ids.update(manifest.segments)
         is_read = None if problems is None else [np.zeros(len(array), np.bool_) for array in store.arrays.values()]
         for index, (segment, successor) in enumerate(zip_longest(chain, chain[1:])):
             limit = None if successor is None else successor.previous_end
             try:
-                store._read(
-                    segment, is_growing=is_growing, limit=limit, is_snapshot=segment is chain[0], is_read=is_read
-                )
+                store._read(segment, is_growing=is_growing, limit=limit, is_read=is_read)
             except CorruptStorage as error:
                 if problems is None:
                     raise
@@ -216,18 +200,6 @@ class ArrayStore:
             store.lost_rows = {name: ~rows for name, rows in zip(store.arrays, is_read, strict=True) if not rows.all()}
         return store
 
-    def allocate_arrays(self, path: Path, rows: int) -> None:
-        """Allocate arrays of zeros.
-
-        :param path: the file that declares them
-        :param rows: as for :meth:`open`
-        :raises CorruptStorage: if they are too large, or those of the ring have different numbers of rows
-        """
-        if len(lengths := {self.specs[name].shape[:1] for name in self._ring_names}) > 1:
-            raise CorruptStorage(f"{path}: arrays of the ring have different numbers of rows: {sorted(lengths)}")
-        check_arrays_nbytes([(spec.shape[0], spec.row_nbytes) for spec in self.specs.values()], path, rows)
-        self.arrays = {name: spec.zeros() for name, spec in self.specs.items()}
-
     def _read(
         self,
         segment: Segment,
@@ -235,21 +207,19 @@ class ArrayStore:
         is_growing: bool,
         start: int | None = None,
         limit: int | None = None,
-        is_snapshot: bool = False,
         is_read: list[NDArray[np.bool_]] | None = None,
     ) -> None:
         """Apply the commits in a segment, up to the first damaged record; of a snapshot that is repaired, all of it.
 
         :param start: where to begin; ``None`` for the first record
         :param limit: where the segment ends, if another one follows it
-        :param is_snapshot: whether it must contain a commit
         :param is_read: receives which rows of each array were read, for a repair
         :raises CorruptStorage: if it is damaged
         """
-        applier = PatchApplier([*self.arrays.values()], self.ring_numbers, is_read)
         pending: list[NDArray[np.uint8]] = []
         committed = HEADERS_NBYTES if start is None else start
         has_commit = is_complete = False
+        is_snapshot = segment.is_snapshot and start is None  # which must contain a commit
         problems = self.problems if is_snapshot else None
         try:
             for record in segment.records(start, is_growing=is_growing, limit=limit, problems=problems):
@@ -258,7 +228,7 @@ class ArrayStore:
                 elif record.kind == COMMIT:
                     try:
                         values, patches = split_commit(record.content)
-                        self.apply_commit(values, [*pending, patches], applier)
+                        self._apply_commit(values, [*pending, patches], is_read)
                     except CorruptStorage as error:
                         raise CorruptStorage(f"{segment.path}, the record at byte {record.offset}: {error}") from error
                     pending, committed, has_commit = [], segment.end, True
@@ -267,24 +237,28 @@ class ArrayStore:
                 if problems is None:
                     raise CorruptStorage(damage)
                 problems.append(damage)
-                self.apply_commit({}, pending, applier)
+                self._apply_commit({}, pending, is_read)
             is_complete = True
         finally:
-            applier.finish()
             if limit is None or not is_complete:
                 segment.end = committed
 
-    def apply_commit(
-        self, commit: Mapping[str, Any], patches: Iterable[NDArray[np.uint8]], applier: PatchApplier
+    def _apply_commit(
+        self,
+        commit: Mapping[str, Any],
+        patches: Iterable[NDArray[np.uint8]],
+        is_read: list[NDArray[np.bool_]] | None,
     ) -> None:
         """Apply a commit.
 
         :param commit: its changed values and codecs
         :param patches: those of the records before it, and its own
+        :param is_read: as for :meth:`_read`
         :raises CorruptStorage: if a patch is invalid
         """
+        arrays = [*self.arrays.values()]
         for part in patches:
-            step = applier.apply(part)
+            step = apply_patches(part, arrays, self._ring_numbers, is_read)
             if step is not None:
                 self.step = step
                 self.values["pos"] = (step + 1) % self.n_ring_rows
@@ -340,16 +314,12 @@ class ArrayStore:
 
     def _reopen(self) -> None:
         """Read the newest snapshot and the commits after it."""
-        log = Log.open(self.log.folder)
-        try:
-            fresh = ArrayStore._read_log(log, writable=False, rows=self.n_ring_rows)
-            if log.identity != self.log.identity or (fresh.metadata, fresh.specs) != (self.metadata, self.specs):
-                raise StorageError(f"{self.log.folder} contains another buffer now; open it again")
-        except BaseException:
-            log.close()
-            raise
-        # Only now, since everything could be read.
-        self.log.switch_to(log)
+        fresh = ArrayStore.open(self.log.folder, rows=self.n_ring_rows)
+        is_same = (fresh.metadata, fresh.specs) == (self.metadata, self.specs)
+        if not is_same or fresh.log.identity != self.log.identity:
+            fresh.close()
+            raise StorageError(f"{self.log.folder} contains another buffer now; open it again")
+        self.log.switch_to(fresh.log)  # only now, since everything could be read
         self.slots.reader.drop_cached(())  # a repair may have removed their segments
         for name, array in self.arrays.items():
             copy_changed(fresh.arrays[name], array)
@@ -366,41 +336,23 @@ class ArrayStore:
         :raises OSError: if the disk is full; nothing is committed
         """
         arrays, patches, step = self.arrays, [], self.step
-        self._n_commits += 1
-        if self._n_commits % COMMITS_PER_CHECK == 0:
-            self.log.check_lock()
         for name, first, last in changes:
             if name == RING_ROWS:
-                ring = [arrays[each] for each in self._ring_names]
+                ring = [arrays[each] for each in self.ring_names]
                 for row in range(first, last):
                     step += 1 + (row - step - 1) % self.n_ring_rows
                     patches.append(pack_ring_row(ring, row, step))
             else:
                 patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
-        self._append_commit(patches, values, codecs, step)
-        segment = self.log.last
-        if segment.end > self._full_at:
-            try:
-                self.write_snapshot()
-            except (OSError, StorageError) as error:  # the commit is complete; a new segment can wait
-                self._full_at = segment.end + self.log.reserved_nbytes
-                warn_user(f"{self.log.folder}: cannot begin a new segment, so the last one keeps growing: {error}")
-
-    def _append_commit(
-        self, patches: Iterable[bytes], values: Mapping[str, Any], codecs: Mapping[str, Codec], step: int
-    ) -> None:
-        """Write a commit record.
-
-        :param step: the last step that wrote a row of the ring
-        """
         commit: dict[str, Any] = {}
         before = self.values if step == self.step else {**self.values, "pos": (step + 1) % self.n_ring_rows}
         changed = {name: value for name, value in values.items() if name not in before or before[name] != value}
         if changed:
             commit["values"] = changed
         segment = self.log.segment_to_write()
-        addresses = self._write_changed_codecs(codecs, segment.number)
-        if addresses:
+        # In a new segment, all codecs are written, so that an old one need not be kept for them.
+        addresses = {name: self.slots.writer.address_of_codec(codec) for name, codec in codecs.items()}
+        if addresses.items() - self.codecs.items():
             commit["codecs"] = addresses
         segment.append(COMMIT, commit_record(commit, patches))
         # Copies, since the caller may modify lists and dicts in place.
@@ -408,20 +360,15 @@ class ArrayStore:
         self.step = step
         self._advance_step()
         self.codecs.update(addresses)
-        self._committed_codecs = (segment.number, {**codecs})
         self._has_commits = True
-
-    def _write_changed_codecs(self, codecs: Mapping[str, Codec], segment: int) -> dict[str, int]:
-        """Write codecs that changed since the last commit and return their addresses.
-
-        In a new segment all are written, so that an old one need not be kept for them.
-        """
-        last_segment, committed = self._committed_codecs
-        return {
-            name: self.slots.writer.address_of_codec(codec)
-            for name, codec in codecs.items()
-            if segment != last_segment or committed.get(name) is not codec
-        }
+        if not self._full_at:  # the first commit
+            self._plan_next_segment(self.live_segments())
+        if segment.end > self._full_at:
+            try:
+                self.write_snapshot()
+            except (OSError, StorageError) as error:  # the commit is complete; a new segment can wait
+                self._full_at += segment.end
+                warn_user(f"{self.log.folder}: cannot begin a new segment, so the last one keeps growing: {error}")
 
     def replace_content(
         self,
@@ -439,7 +386,7 @@ class ArrayStore:
         if codecs is not None:
             self.codecs = {name: self.slots.writer.address_of_codec(codec) for name, codec in codecs.items()}
         self.values = dict(values)
-        self.replace_arrays(metadata, specs, arrays)
+        self._replace_arrays(metadata, specs, arrays)
         self._advance_step()
         self.write_snapshot()
 
@@ -454,7 +401,7 @@ class ArrayStore:
         There must be no uncommitted changes.
         """
         live = self.live_segments()
-        self.log.write_snapshot(self._snapshot_records(live))
+        self.log.begin_segment(self._snapshot_records(live))
         self._has_commits = False
         self.log.drop_segments(keep=live)
         self.slots.reader.drop_cached(live)
@@ -463,21 +410,18 @@ class ArrayStore:
     def _plan_next_segment(self, live: Collection[int]) -> None:
         """Choose the size of the next segment, given the numbers of all live ones."""
         state = sum(spec.shape[0] * spec.row_nbytes for spec in self.specs.values())
-        share = max(self.log.nbytes(live), state) // self.SEGMENT_SHARE
+        paths = [segment_path(self.log.folder, number) for number in live]
+        share = max(sum(path.stat().st_size for path in paths if path.exists()), state) // self.SEGMENT_SHARE
         self._full_at = min(max(self.MIN_SEGMENT_NBYTES, share), self.SEGMENT_NBYTES)
-        self.log.reserved_nbytes = self._full_at + COMMIT_NBYTES
-
-    def _manifest_record(self, live: Iterable[int]) -> tuple[int, bytes]:
-        """Return the first record of a snapshot, which lists some segments."""
-        segments = {number: self.log.ids.get(number, 0) for number in live}
-        return MANIFEST, Manifest(self.metadata, self.specs, segments, self.values, self.codecs, self.step).to_json()
 
     def _snapshot_records(self, live: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-        yield self._manifest_record(live)
+        segments = {number: self.log.ids.get(number, 0) for number in live}
+        manifest = Manifest(self.metadata, self.specs, segments, self.values, self.codecs, self.step).to_json()
+        yield MANIFEST, manifest
         for name, array in self.arrays.items():
             for patch in snapshot_patches(self._numbers[name], array):
                 yield PATCHES, patch
-        yield self._manifest_record(live)  # a second copy, in case one is damaged
+        yield MANIFEST, manifest  # a second copy, in case one is damaged
         yield COMMIT, commit_record({"values": self.values, "codecs": self.codecs})
 
     def live_segments(self) -> set[int]:
@@ -498,12 +442,6 @@ class ArrayStore:
         """
         live = self.live_segments()
         self.log.copy_to(folder, live, self._snapshot_records(live))
-
-    def acquire(self, lock: FolderLock | None = None) -> None:
-        """Get write access again; see :meth:`Log.acquire`."""
-        self.log.acquire(lock)
-        if not self._full_at:
-            self._plan_next_segment(self.live_segments())
 
     def close(self) -> None:
         """Close the folder. Slots in open segments can still be read."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from sb3_compressed.storage.json_schema import load_json, parse
 from sb3_compressed.storage.metadata_schema import COMMIT_SCHEMA
 
 __all__ = [
-    "PatchApplier",
+    "apply_patches",
     "commit_record",
     "pack_patch",
     "pack_ring_row",
@@ -50,8 +50,6 @@ CHUNK_NBYTES = 1 << 13
 MIN_CHUNKS = 32
 #: The highest number of a step.
 MAX_STEP = (1 << 63) - 1
-#: Rows of the ring that are collected before they are written to the arrays at once.
-MAX_COLLECTED = 1 << 12
 
 
 def pack_patch(number: int, array: Any, first: int, last: int) -> bytes:
@@ -128,106 +126,77 @@ def split_commit(content: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np
     return values, content[SIZE.size + nbytes :]
 
 
-class PatchApplier:
-    """Applies patches to arrays, in the order in which they were committed.
+def apply_patches(
+    content: NDArray[np.uint8],
+    arrays: Sequence[NDArray[Any]],
+    ring: Sequence[int],
+    covered: Sequence[NDArray[np.bool_]] | None = None,
+) -> int | None:
+    """Apply patches to arrays.
 
-    :param arrays: the arrays, by number
     :param ring: the numbers of the arrays that have a row for each step
     :param covered: a mask of rows for each array, set where rows are written; ``None`` if it is not needed
+    :return: the last step among the patches, ``None`` if there is none
+    :raises CorruptStorage: if a patch is invalid
     """
+    position, step = 0, None
+    data = content.tobytes()
+    while position < len(data):
+        if position + PATCH.size > len(data):
+            raise CorruptStorage("a patch is truncated")
+        number, encoding, nbytes, first = PATCH.unpack_from(data, position)
+        position += PATCH.size
+        part = data[position : position + nbytes]
+        position += nbytes
+        if len(part) < nbytes or encoding > ZEROS or (number != RING and number >= len(arrays)):
+            raise _invalid(nbytes, number, first)
+        if number != RING:
+            rows = _write(arrays[number], number, encoding, first, part)
+            if covered is not None:
+                covered[number][rows] = True
+            continue
+        step, n_rows = first, min((len(arrays[each]) for each in ring), default=0)
+        sizes = [arrays[each][:1].nbytes for each in ring]
+        if not n_rows or step > MAX_STEP or len(part) != sum(sizes) or encoding != STORED:
+            raise CorruptStorage(f"invalid patch of {len(part)} bytes for step {step}")
+        row, begin = step % n_rows, 0
+        for each, size in zip(ring, sizes, strict=True):
+            _write(arrays[each], each, STORED, row, part[begin : begin + size])
+            begin += size
+            if covered is not None:
+                covered[each][row] = True
+    return step
 
-    def __init__(
-        self, arrays: list[NDArray[Any]], ring: Iterable[int], covered: list[NDArray[np.bool_]] | None = None
-    ) -> None:
-        self._arrays, self._covered = arrays, covered
-        self._ring_numbers = [*ring]
-        self._ring = [arrays[number] for number in self._ring_numbers]
-        self._row_nbytes = sum(array[:1].nbytes for array in self._ring)
-        self._n_rows = min((len(array) for array in self._ring), default=0)
-        # Collected rows of the ring: writing them one by one would take most of the time.
-        self._rows: list[int] = []
-        self._data: list[bytes] = []
 
-    def apply(self, content: NDArray[np.uint8]) -> int | None:
-        """Apply patches; those of single rows of the ring are collected until :meth:`finish`.
+def _write(array: NDArray[Any], number: int, encoding: int, first: int, data: bytes) -> slice:
+    """Write a patch to its array, and return the rows that it contains.
 
-        :return: the last step among them, ``None`` if there is none
-        :raises CorruptStorage: if a patch is invalid
-        """
-        position, step = 0, None
-        data = content.tobytes()
-        while position < len(data):
-            if position + PATCH.size > len(data):
-                raise CorruptStorage("a patch is truncated")
-            number, encoding, nbytes, first = PATCH.unpack_from(data, position)
-            position += PATCH.size
-            part = data[position : position + nbytes]
-            position += nbytes
-            if len(part) < nbytes or encoding > ZEROS:
-                raise _invalid(nbytes, number, first)
-            if number == RING:
-                step = self._collect(first, part, encoding)
-            else:
-                self._write(number, encoding, first, part)
-        return step
-
-    def _collect(self, step: int, data: bytes, encoding: int) -> int:
-        if not self._n_rows or step > MAX_STEP or len(data) != self._row_nbytes or encoding != STORED:
-            raise CorruptStorage(f"invalid patch of {len(data)} bytes for step {step}")
-        self._rows.append(step % self._n_rows)
-        self._data.append(data)
-        if len(self._rows) == MAX_COLLECTED:
-            self.finish()
-        return step
-
-    def finish(self) -> None:
-        """Write the collected rows to the arrays."""
-        if not self._rows:
-            return
-        # The last patch of a row counts.
-        rows, newest = np.unique(np.array(self._rows[::-1]), return_index=True)
-        content = np.frombuffer(b"".join(self._data[::-1]), np.uint8).reshape(len(self._rows), -1)[newest]
-        begin = 0
-        for number, array in zip(self._ring_numbers, self._ring, strict=True):
-            nbytes = array[:1].nbytes
-            part = np.ascontiguousarray(content[:, begin : begin + nbytes])
-            if nbytes:
-                array[rows] = part.reshape(-1).view(array.dtype).reshape(len(rows), *array.shape[1:])
-            begin += nbytes
-            self._mark_covered(number, rows)
-        self._rows, self._data = [], []
-
-    def _write(self, number: int, encoding: int, first: int, data: bytes) -> None:
-        self.finish()
-        if number >= len(self._arrays) or first > len(self._arrays[number]):
+    :raises CorruptStorage: if it is invalid
+    """
+    if first > len(array):
+        raise _invalid(len(data), number, first)
+    target = array[first:]
+    if encoding == ZEROS:
+        n_rows = COUNT.unpack(data)[0] if len(data) == COUNT.size else len(array) + 1
+        if n_rows > len(target):
             raise _invalid(len(data), number, first)
-        array = self._arrays[number]
-        target = array[first:]
-        if encoding == ZEROS:
-            n_rows = COUNT.unpack(data)[0] if len(data) == COUNT.size else len(array) + 1
-            if n_rows > len(target):
-                raise _invalid(len(data), number, first)
-            if not is_zero(target[:n_rows]):  # writing zeros would allocate untouched pages
-                target[:n_rows] = 0
-            self._mark_covered(number, slice(first, first + n_rows))
-            return
-        if encoding == COMPRESSED:
-            try:
-                if not 0 <= zstandard.frame_content_size(data) <= target.nbytes:
-                    raise zstandard.ZstdError("it is larger than the array")
-                data = zstandard.ZstdDecompressor().decompress(data, max_output_size=target.nbytes)
-            except zstandard.ZstdError as error:
-                raise CorruptStorage(f"a patch of array {number} from row {first} on: {error}") from error
-        if len(data) > target.nbytes or len(data) % max(array[:1].nbytes, 1):
-            raise _invalid(len(data), number, first)
-        if data:
-            rows = np.frombuffer(data, array.dtype).reshape(-1, *array.shape[1:])
-            target[: len(rows)] = rows
-            self._mark_covered(number, slice(first, first + len(rows)))
-
-    def _mark_covered(self, number: int, rows: Any) -> None:
-        if self._covered is not None:
-            self._covered[number][rows] = True
+        if not is_zero(target[:n_rows]):  # writing zeros would allocate untouched pages
+            target[:n_rows] = 0
+        return slice(first, first + n_rows)
+    if encoding == COMPRESSED:
+        try:
+            if not 0 <= zstandard.frame_content_size(data) <= target.nbytes:
+                raise zstandard.ZstdError("it is larger than the array")
+            data = zstandard.ZstdDecompressor().decompress(data, max_output_size=target.nbytes)
+        except zstandard.ZstdError as error:
+            raise CorruptStorage(f"a patch of array {number} from row {first} on: {error}") from error
+    if len(data) > target.nbytes or len(data) % max(array[:1].nbytes, 1):
+        raise _invalid(len(data), number, first)
+    if not data:
+        return slice(0, 0)
+    rows = np.frombuffer(data, array.dtype).reshape(-1, *array.shape[1:])
+    target[: len(rows)] = rows
+    return slice(first, first + len(rows))
 
 
 def _invalid(nbytes: int, number: int, first: int) -> CorruptStorage:

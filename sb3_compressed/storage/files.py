@@ -1,14 +1,12 @@
 """Open, create and sync the files of a folder that may be untrusted.
 
 Inside the folder, symbolic links are not followed and only regular files are opened: a FIFO would block, and so might a
-device. The path of the folder itself may contain symbolic links, as is common on clusters. Windows has no flag to open
-without following links, so the path is checked first there.
+device. The path of the folder itself may contain symbolic links, as is common on clusters.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import stat
@@ -24,6 +22,7 @@ __all__ = [
     "UNFINISHED",
     "create_regular_file",
     "flush_path",
+    "is_at_path",
     "link_or_copy",
     "make_folder_durably",
     "nbytes_on_disk",
@@ -41,11 +40,6 @@ NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 #: Opening a FIFO returns at once; regular files are not affected.
 NO_BLOCK: int = getattr(os, "O_NONBLOCK", 0)
 FLAGS = {"rb": os.O_RDONLY, "r+b": os.O_RDWR, "a+b": os.O_RDWR | os.O_APPEND | os.O_CREAT}
-
-#: Errors of ``open`` for a symbolic link (EMLINK on BSD), a socket, a folder, or a FIFO (ESPIPE in mode ``"a+b"``).
-NOT_REGULAR = {
-    errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, errno.ENODEV, errno.EOPNOTSUPP, errno.ESPIPE,
-}  # fmt: skip
 
 
 def open_regular_file(path: Path, mode: Literal["rb", "r+b", "a+b"] = "rb") -> FileIO:
@@ -87,36 +81,24 @@ def link_or_copy(source: str | PathLike[str], target: str | PathLike[str]) -> No
 
 
 def _open(path: Path, flags: int, mode: str) -> FileIO:
-    if not NO_FOLLOW:  # Windows
-        with contextlib.suppress(FileNotFoundError):
-            _check_regular(path, os.lstat(path))
-    flags |= NO_FOLLOW | NO_BLOCK | BINARY
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise CorruptStorage(
+                f"{path} is not a regular file, and no link, folder, FIFO, socket or device is opened inside the "
+                "folder of a buffer; replace it with the file itself, or delete it"
+            )
+    flags |= NO_FOLLOW | NO_BLOCK | BINARY  # should it be replaced meanwhile
+    # The file owns its descriptor from the beginning, so that no interrupt lets two owners close it: the second would
+    # close a file that another thread opened meanwhile.
+    return FileIO(path, mode, opener=lambda name, _: os.open(name, flags, 0o666))
+
+
+def is_at_path(file: FileIO, path: Path) -> bool:
+    """Return whether a path still leads to an open file."""
     try:
-        # The file owns its descriptor from the beginning, so that no interrupt lets two owners close it: the second
-        # would close a file that another thread opened meanwhile.
-        file = FileIO(path, mode, opener=lambda name, _: os.open(name, flags, 0o666))
-    except OSError as error:
-        if error.errno in NOT_REGULAR:
-            raise _not_regular(path) from error
-        raise
-    try:
-        _check_regular(path, os.fstat(file.fileno()))
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
-def _check_regular(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise _not_regular(path)
-
-
-def _not_regular(path: Path) -> CorruptStorage:
-    return CorruptStorage(
-        f"{path} is not a regular file, and no link, folder, FIFO, socket or device is opened inside the folder of a "
-        "buffer; replace it with the file itself, or delete it"
-    )
+        return os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 if hasattr(os, "pread"):

@@ -25,9 +25,6 @@ from sb3_compressed.errors import CorruptStorage
 
 __all__ = ["check", "load_json", "optional", "parse"]
 
-#: Maximum nesting. This package writes fewer than ten levels, except for Dict spaces in Dict spaces.
-MAX_DEPTH = 64
-TOO_DEEP = f"lists and objects are nested more than {MAX_DEPTH} levels deep"
 EXPECTED = {bool: "true or false", float: "a finite number", str: "text", dict: "an object"}
 
 
@@ -116,37 +113,13 @@ def _name_of(path: str) -> str:
 def load_json(data: bytes) -> Any:
     """Return the value of a JSON document.
 
-    :raises ValueError: if it is not valid JSON, or has infinite or NaN numbers, a duplicate key, invalid Unicode or too
-        many nested levels
+    :raises ValueError: if it is not valid JSON, or has invalid Unicode or too many nested levels
     """
     try:
         document = data.decode("utf-8")
-        value = DECODER.decode(document)
-        if document.count("[") + document.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
-            raise ValueError(TOO_DEEP)
+        value = json.loads(document)
         if "\\ud" in document.lower():  # half of a surrogate pair
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError:
-        raise ValueError(TOO_DEEP) from None
+        raise ValueError("lists and objects are nested too deep") from None
     return value
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a finite number")
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        raise ValueError(f"duplicate key in {abbreviate([key for key, _ in pairs])}")
-    return result
-
-
-#: Shared, because json.loads with these arguments would create a decoder for each commit.
-DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
-
-
-def _depth(value: Any) -> int:
-    if not isinstance(value, dict | list):
-        return 0
-    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)

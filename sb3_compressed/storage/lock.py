@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sb3_compressed.errors import StorageError
-from sb3_compressed.storage.files import open_regular_file
+from sb3_compressed.storage.files import is_at_path, open_regular_file
 
 try:
     import fcntl
@@ -47,7 +47,6 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._pid = os.getpid()
         self._folder = folder  # as the user wrote it, for messages
         self._path = folder.absolute() / LOCK_NAME  # the working directory may change
         # The locked file, in a list since the finalizer must not refer to this object.
@@ -75,34 +74,34 @@ class FolderLock:
         _close_all(self._files)
 
     def _acquire(self) -> None:
-        self._pid = os.getpid()
         while True:
             file = open_regular_file(self._path, "a+b")
             self._files[:] = [file]
-            if not _try_lock(file, self._folder):
-                gc.collect()  # may release the lock of an unreferenced buffer
-                if not _retry_lock(file, self._folder):
-                    file.seek(0)
-                    owner = file.read(20).decode("ascii", "replace").strip() or "unknown"
-                    raise FolderInUse(self._folder, owner)
-            if _is_at_path(file, self._path):
+            for attempt in range(TRIES):
+                if _try_lock(file, self._folder):
+                    break
+                if not attempt:
+                    gc.collect()  # may release the lock of an unreferenced buffer
+                time.sleep(PAUSE)
+            else:
+                file.seek(0)
+                raise FolderInUse(self._folder, file.read(20).decode("ascii", "replace").strip() or "unknown")
+            if is_at_path(file, self._path):
                 break
             file.close()  # it was deleted or replaced after it was opened: the next process would lock another file
         if os.fstat(file.fileno()).st_nlink == 1:  # other hard links would see the process id, too
             with contextlib.suppress(OSError):  # a full disk: the process id is only informative
                 file.truncate(0)
-                file.write(str(self._pid).encode("ascii"))
+                file.write(str(os.getpid()).encode("ascii"))
 
     def ensure_held(self) -> None:
-        """Raise if the file ``lock`` was deleted or replaced, so that another process may write to the folder.
+        """Raise if the file of this lock was deleted or replaced, so that another process may write.
 
         This takes a few microseconds, so call it occasionally, not for each write.
 
         :raises StorageError: if the lock is lost; it is released then
         """
-        if not self.is_owned:
-            raise StorageError(f"{self._path.parent} is not locked by this process")
-        if not _is_at_path(self._files[0], self._path):
+        if not is_at_path(self._files[0], self._path):
             self.release()
             raise StorageError(
                 f"{self._path} was deleted or replaced while this process was writing, so another process may write, "
@@ -113,7 +112,7 @@ class FolderLock:
     @property
     def is_owned(self) -> bool:
         """Whether this process has the lock; false in processes forked from the owner."""
-        return os.getpid() == self._pid and bool(self._files) and not self._files[0].closed
+        return bool(self._files) and not self._files[0].closed  # forked processes close it
 
     @classmethod
     def is_locked(cls, folder: Path) -> bool:
@@ -151,22 +150,6 @@ class NoLocksError(StorageError):
 def _close_all(files: list[FileIO]) -> None:
     for file in files:
         file.close()
-
-
-def _is_at_path(file: FileIO, path: Path) -> bool:
-    """Return whether a path still leads to an open file."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _retry_lock(file: FileIO, folder: Path) -> bool:
-    for _ in range(TRIES):
-        if _try_lock(file, folder):
-            return True
-        time.sleep(PAUSE)
-    return False
 
 
 def _try_lock(file: FileIO, folder: Path, *, shared: bool = False) -> bool:

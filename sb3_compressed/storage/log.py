@@ -20,6 +20,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +44,9 @@ from sb3_compressed.storage.segment import Segment
 
 __all__ = [
     "Log",
+    "LogPosition",
+    "ends_at",
     "has_log",
-    "log_fingerprint",
     "newest_segment_digest",
     "require_log",
     "segment_numbers",
@@ -53,6 +55,8 @@ __all__ = [
 ]
 
 MIN_RESERVED_NBYTES = 1 << 16
+#: Why the files of a folder do not fit together.
+OF_ANOTHER = "it belongs to another buffer, or to a copy of this one that was changed independently"
 SEGMENT_NAME = re.compile(r"([0-9]{8})\.log")
 
 
@@ -69,13 +73,12 @@ class Log:
 
     def __init__(self, folder: Path, lock: FolderLock | None) -> None:
         self.folder = folder.absolute()  # the working directory may change
+        #: Memory for the next slots and payloads.
         self._reserved = np.empty(0, np.uint8)
         #: The open segments, by number.
         self.segments: dict[int, Segment] = {}
         #: The ids of the segments that the state refers to or that follow its snapshot, by number.
         self.ids: dict[int, int] = {}
-        #: Bytes that are reserved for a new segment.
-        self.reserved_nbytes = 0
         self._last: Segment | None = None
         #: The number of the newest snapshot.
         self._snapshot = -1
@@ -84,15 +87,12 @@ class Log:
         self._lock = lock
         #: A random number that all segments of a log, and of its copies, have in common.
         self.identity = secrets.randbits(64)
-        self._pid = os.getpid()
-        #: The fingerprint of the log when write access to it was released.
-        self.end: tuple[int, ...] | None = None
 
     # -- opening ---------------------------------------------------------------------------------------------
 
     @classmethod
     def create(cls, folder: Path, *, overwrite: bool = False, lock: FolderLock | None = None) -> Log:
-        """Return a log without segments; its first :meth:`write_snapshot` replaces the state of an existing log.
+        """Return a log without segments; its first snapshot replaces the state of an existing log.
 
         :param overwrite: whether there may be an existing log
         :param lock: a lock of the folder, which the caller releases after errors; it is acquired
@@ -120,21 +120,15 @@ class Log:
         return log
 
     @classmethod
-    def open(cls, folder: Path, *, writable: bool = False, lock: FolderLock | None = None) -> Log:
+    def open(cls, folder: Path, lock: FolderLock | None = None) -> Log:
         """Open the log of a folder; no segment is open before :meth:`open_chain`.
 
-        :param lock: as for :meth:`create`, if it is writable
+        :param lock: a lock of the folder, to write to it, which the caller releases after errors; it is acquired
         :raises StorageError: if there is none, or another process writes to it
         """
         require_log(folder)
-        lock = FolderLock(folder) if writable and lock is None else lock
-        try:
-            log = cls(folder, lock.acquire() if lock is not None else None)
-            log.next_number = max(segment_numbers(folder)) + 1
-        except BaseException:
-            if lock is not None:
-                lock.release()
-            raise
+        log = cls(folder, lock.acquire() if lock is not None else None)
+        log.next_number = max(segment_numbers(folder)) + 1
         return log
 
     def open_chain(self, problems: list[str] | None = None) -> list[Segment]:
@@ -188,14 +182,9 @@ class Log:
     def _problem_between(self, before: Segment, after: Segment) -> str | None:
         """Return why a segment does not follow another, ``None`` if it does."""
         if after.number > before.number + 1:
-            return f"{self._path(after.number - 1)} is missing"
-        if after.identity != before.identity:
-            return f"{after.path} belongs to another buffer"
+            return f"{segment_path(self.folder, after.number - 1)} is missing"
         if after.previous_id != before.id:
-            return (
-                f"{after.path} does not follow {before.path}: they belong to two copies of a buffer that were "
-                "changed independently"
-            )
+            return f"{after.path} does not follow {before.path}: {OF_ANOTHER}"
         return None
 
     def clean_up(self) -> None:
@@ -205,14 +194,6 @@ class Log:
             path.unlink()
 
     # -- segments --------------------------------------------------------------------------------------------
-
-    def nbytes(self, numbers: Iterable[int]) -> int:
-        """Return the total size of some segments."""
-        total = 0
-        for number in numbers:
-            with contextlib.suppress(OSError):
-                total += self._path(number).stat().st_size
-        return total
 
     @property
     def last(self) -> Segment:
@@ -229,10 +210,8 @@ class Log:
         if segment is None:
             segment = self.open_segment(number)
             segment.close()  # it does not grow, so its mapping is enough
-            if segment.identity != self.identity:
-                raise CorruptStorage(f"{segment.path} belongs to another buffer")
             if segment.id != self.ids.get(number, 0):
-                raise CorruptStorage(f"{segment.path} belongs to a copy of this buffer that was changed independently")
+                raise CorruptStorage(f"{segment.path} is not the file of this state: {OF_ANOTHER}")
             self.segments[number] = segment
         return segment
 
@@ -246,7 +225,7 @@ class Log:
 
         :raises CorruptStorage: if it is missing, damaged, or has another number
         """
-        path = self._path(number)
+        path = segment_path(self.folder, number)
         try:
             segment = Segment(path)
         except FileNotFoundError:
@@ -269,7 +248,7 @@ class Log:
 
     def name(self, number: int) -> str:
         """Return the path of a segment, for messages."""
-        return str(self._path(number))
+        return str(segment_path(self.folder, number))
 
     def codec_at(self, number: int, offset: int) -> Codec:
         """Return the codec at the offset of a segment.
@@ -315,7 +294,6 @@ class Log:
         self._check_writable()
         if not self._owns_last:
             self.begin_segment()
-        self.last.recover()
         return self.last
 
     @property
@@ -323,45 +301,28 @@ class Log:
         """Whether this log began the last segment to append to it."""
         return self._last is not None and self._last.is_writable and not self._last.is_snapshot
 
-    def begin_segment(self) -> None:
-        """Begin a segment to append to, with :attr:`reserved_nbytes`.
+    def begin_segment(
+        self, snapshot: Iterable[tuple[int, bytes]] | None = None, *, previous: Segment | None = None
+    ) -> None:
+        """Begin a segment to append to, or write one that contains the complete state.
 
-        :raises StorageError: as :meth:`segment_to_write`
-        :raises OSError: if the disk is full; the log continues with the segment before
-        """
-        self._begin((), is_snapshot=False, reserved_nbytes=self.reserved_nbytes)
-
-    def write_snapshot(self, snapshot: Iterable[tuple[int, bytes]], *, previous: Segment | None = None) -> None:
-        """Write a segment that contains the complete state.
-
-        :param snapshot: kinds and contents of its records
+        :param snapshot: kinds and contents of the records of the state
         :param previous: the segment of another log that it follows, if it is the first one of a copy
         :raises StorageError: as :meth:`segment_to_write`
         :raises OSError: if the disk is full; the log continues with the segment before
         """
-        self._begin(snapshot, is_snapshot=True, previous=previous)
-
-    def _begin(
-        self,
-        records: Iterable[tuple[int, bytes]],
-        *,
-        is_snapshot: bool,
-        reserved_nbytes: int = 0,
-        previous: Segment | None = None,
-    ) -> None:
-        self._check_writable()
-        self.check_lock()
-        number, before, snapshot = self.next_number, self._last, self._snapshot
-        path = self._path(number)
+        self._check_writable().ensure_held()
+        is_snapshot = snapshot is not None
+        number, before, newest = self.next_number, self._last, self._snapshot
+        path = segment_path(self.folder, number)
         unfinished = path.with_suffix(f".{UNFINISHED}")
         unfinished.unlink(missing_ok=True)
         segment = Segment.create(
             unfinished, number, self.identity, previous=before or previous, is_snapshot=is_snapshot
         )
         try:
-            segment.append_many(records)
-            if reserved_nbytes:
-                segment.make_room(reserved_nbytes)
+            for kind, content in snapshot or ():
+                segment.append(kind, content)
             if is_snapshot:  # the segments that it replaces are deleted
                 self._sync()
                 segment.flush()
@@ -372,7 +333,7 @@ class Log:
             unfinished.rename(path)
         except BaseException:  # Ctrl-C, too, which may come after the renaming
             if not path.exists():
-                self.next_number, self._last, self._snapshot = number, before, snapshot
+                self.next_number, self._last, self._snapshot = number, before, newest
                 self.ids.pop(number, None)
                 self.segments.pop(number, None)
                 segment.close()
@@ -383,23 +344,22 @@ class Log:
                 flush_path(self.folder)
             if before is not None:
                 before.flush()
-                before.seal()
+                before.truncate_tail()
+                before.close()
 
     def drop_segments(self, keep: Collection[int]) -> None:
         """Delete all segments except some, the newest snapshot and what follows it. Open ones stay readable."""
         self._check_writable()
-        self.segments = {
-            number: segment for number, segment in self.segments.items() if number in keep or number >= self._snapshot
-        }
-        for number in segment_numbers(self.folder):
+        for number in {*self.segments, *self.ids, *segment_numbers(self.folder)}:
             if number not in keep and number < self._snapshot:
-                self._path(number).unlink(missing_ok=True)
-        self.ids = {number: own for number, own in self.ids.items() if number in keep or number >= self._snapshot}
+                self.segments.pop(number, None)
+                self.ids.pop(number, None)
+                segment_path(self.folder, number).unlink(missing_ok=True)
 
     def copy_to(self, folder: Path, numbers: Iterable[int], snapshot: Iterable[tuple[int, bytes]]) -> None:
         """Create a log in a new folder that shares some segments with this one, followed by a snapshot.
 
-        :param snapshot: as for :meth:`write_snapshot`
+        :param snapshot: as for :meth:`begin_segment`
         :raises StorageError: if the folder is not empty
         :raises OSError: if the disk is full
         """
@@ -407,23 +367,22 @@ class Log:
         copy = Log.create(folder)
         try:
             for number in numbers:
-                link_or_copy(self._path(number), copy._path(number))
+                link_or_copy(segment_path(self.folder, number), segment_path(folder, number))
             copy.next_number, copy.identity = self.next_number, self.identity
             # The snapshot stores where the last segment, which may be shared, ends for the copy.
-            copy.write_snapshot(snapshot, previous=self.last)
+            copy.begin_segment(snapshot, previous=self.last)
         except BaseException:
             for number in numbers:
-                copy._path(number).unlink(missing_ok=True)
+                segment_path(folder, number).unlink(missing_ok=True)
             raise
         finally:
             copy.close()
 
     def flush(self) -> None:
         """Sync everything to the disk."""
-        self._check_writable()
-        self.last.recover()
+        lock = self._check_writable()
         self._sync()
-        self.check_lock()
+        lock.ensure_held()
 
     def _sync(self) -> None:
         """Sync the segments after the newest snapshot, which this process or one that was killed wrote to."""
@@ -432,7 +391,7 @@ class Log:
             if number == self.last.number:
                 self.last.flush()
             elif number > self._snapshot:
-                with open_regular_file(self._path(number)) as file:
+                with open_regular_file(segment_path(self.folder, number)) as file:
                     os.fsync(file.fileno())
         with contextlib.suppress(OSError):  # some systems cannot open folders
             flush_path(self.folder)
@@ -445,60 +404,38 @@ class Log:
             return
         try:
             if self.is_writable and self._last is not None:
-                self.last.recover()
-                self.last.shrink_to_fit()
-                self.end = log_fingerprint(self.folder)  # while nobody else can write
+                self.last.truncate_tail()
         finally:
             self._lock.release()
             self._lock = None
 
-    def acquire(self, lock: FolderLock | None = None) -> None:
+    @property
+    def position(self) -> LogPosition:
+        """Where the log ends, as far as it was read or written."""
+        return LogPosition(self.last.number, self.last.id, self.last.end)
+
+    def acquire(self, lock: FolderLock) -> None:
         """Get write access again, if no other process committed anything since :meth:`release`.
 
-        :param lock: as for :meth:`create`
+        The last segment is reopened, to append to it if this process began it.
+
+        :param lock: as for :meth:`open`
         :raises StorageError: if another process did, or writes to the folder now
         """
         if self._lock is not None:
             return
         if not has_log(self.folder):
             raise StorageError(f"{self.folder} was deleted; overwrite=True creates it again")
-        lock = FolderLock(self.folder) if lock is None else lock
-        try:
-            lock.acquire()
-            self._reopen_last()
-            self._lock = lock
-        except BaseException:
-            self._lock = None
-            lock.release()
-            raise
-
-    def _reopen_last(self) -> None:
-        """Reopen the last segment, to append to it if this process began it.
-
-        :raises StorageError: if it is not the last one any more, or has other commits
-        """
-        if self._is_changed(self.last):
-            raise StorageError(f"{self.folder} was written to by another buffer since; overwrite=True replaces it")
+        lock.acquire()
         last = self.last
-        is_own = self._owns_last and os.getpid() == self._pid  # the parent process may continue its own segment
-        segment = Segment(self._path(last.number), writable=is_own)
+        if not ends_at(self.folder, self.position):
+            raise StorageError(f"{self.folder} was written to by another buffer since; overwrite=True replaces it")
+        segment = Segment(segment_path(self.folder, last.number), writable=self._owns_last)
         segment.end = last.end
         self.segments[last.number] = self._last = segment
-        self._pid = os.getpid()
-        if is_own:
-            segment.truncate_tail()  # a process that was killed may have left a partial record
+        segment.truncate_tail()  # an interrupt may have left a partial record
         self.next_number = last.number + 1
-
-    def _is_changed(self, last: Segment) -> bool:
-        """Return whether another segment is the last one of the folder now, or it has commits after its known end."""
-        if segment_numbers(self.folder)[-1:] != [last.number]:
-            return True
-        segment = Segment(self._path(last.number))
-        try:
-            has_commit = any(record.kind == COMMIT for record in segment.records(last.end, problems=[]))
-            return segment.id != last.id or has_commit or not segment.is_record_end(last.end)
-        finally:
-            segment.close()
+        self._lock = lock
 
     def close(self) -> None:
         """Release write access and close the files. Segments that were open can still be read."""
@@ -506,19 +443,12 @@ class Log:
         for segment in self.segments.values():
             segment.close()
 
-    def check_lock(self) -> None:
-        """Raise if the lock file was deleted and another process may write; see :meth:`FolderLock.ensure_held`."""
-        if self._lock is not None:
-            self._lock.ensure_held()
-
-    def _check_writable(self) -> None:
+    def _check_writable(self) -> FolderLock:
         if self._lock is None:
             raise StorageError(f"{self.folder} is open for reading only")
         if not self._lock.is_owned:
             raise StorageError(f"{self.folder} is closed, or was opened before this process was forked")
-
-    def _path(self, number: int) -> Path:
-        return segment_path(self.folder, number)
+        return self._lock
 
 
 def has_log(folder: Path) -> bool:
@@ -539,20 +469,27 @@ def require_log(folder: Path) -> None:
         raise StorageError(f"{folder} contains no buffer")
 
 
-def log_fingerprint(folder: Path) -> tuple[int, ...] | None:
-    """Return identity, last number, last id and size of a folder's log, which change when it is written to.
+class LogPosition(NamedTuple):
+    """A position in a log: the number and the random id of a segment, and an offset in it."""
 
-    :return: ``None`` if there is no log, or it cannot be read
-    """
-    if not has_log(folder):
-        return None
-    path = segment_path(folder, segment_numbers(folder)[-1])
+    number: int
+    id: int
+    offset: int
+
+
+def ends_at(folder: Path, position: LogPosition) -> bool:
+    """Return whether the log of a folder has no other segments and commits than those up to a position."""
+    if not has_log(folder) or segment_numbers(folder)[-1] != position.number:
+        return False
     try:
-        segment = Segment(path)
+        segment = Segment(segment_path(folder, position.number))
     except (OSError, CorruptStorage):
-        return None
-    segment.close()
-    return segment.identity, segment.number, segment.id, path.lstat().st_size
+        return False
+    try:
+        has_commit = any(record.kind == COMMIT for record in segment.records(position.offset, problems=[]))
+        return segment.id == position.id and not has_commit and segment.is_record_end(position.offset)
+    finally:
+        segment.close()
 
 
 def newest_segment_digest(folder: Path) -> str | None:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.config import dtype_from_text
+from sb3_compressed.codecs.config import abbreviate, dtype_from_text
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.json_schema import load_json, parse
-from sb3_compressed.storage.metadata_schema import MANIFEST_SCHEMA
+from sb3_compressed.storage.metadata_schema import COMMIT_SCHEMA, MAX_AXES
 from sb3_compressed.storage.record_kinds import MANIFEST
 from sb3_compressed.storage.segment import Segment
+from sb3_compressed.storage.spaces import SIZE
 
-__all__ = ["ArraySpec", "Manifest"]
+__all__ = ["MANIFEST_SCHEMA", "ArraySpec", "Manifest"]
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,46 @@ class ArraySpec:
             return np.zeros(self.shape, dtype_from_text(self.dtype))
         except MemoryError as error:
             raise StorageError(f"not enough memory for {self}") from error
-        except ValueError as error:
-            raise ValueError(f"stored arrays must be numeric, got {self}: {error}") from error
 
     @property
     def row_nbytes(self) -> int:
         """The bytes of one row."""
         return math.prod(self.shape[1:]) * dtype_from_text(self.dtype).itemsize
+
+
+def parse_array_spec(data: object) -> ArraySpec:
+    """Return the specification of an array.
+
+    :raises ValueError: if it is not data that :meth:`Manifest.to_json` writes
+    """
+    shape, dtype, *flags = parse(([SIZE, range(1, MAX_AXES + 1)], dtype_from_text, bool, bool), data)
+    spec = ArraySpec(tuple(shape), dtype.str, *flags)
+    if spec.is_table and (spec.dtype != "<i8" or len(shape) != 2):
+        raise ValueError(f"addresses must be a matrix of 64-bit integers, got {spec}")
+    return spec
+
+
+def parse_segment_ids(data: object) -> dict[int, int]:
+    """Return the ids of segments, 16 hexadecimal digits, by their numbers.
+
+    :raises ValueError: if it is something else
+    """
+    ids = parse({str: str}, data)
+    for number, segment_id in ids.items():
+        if not re.fullmatch(r"[0-9]{1,8}", number) or not re.fullmatch(r"[0-9a-f]{16}", segment_id):
+            entry = abbreviate({number: segment_id})
+            raise ValueError(f"{entry} is not the number of a segment and 16 hexadecimal digits")
+    return {int(number): int(segment_id, 16) for number, segment_id in ids.items()}
+
+
+#: The content of "about" is validated separately (:data:`.METADATA`).
+MANIFEST_SCHEMA = {
+    "about": dict,
+    "arrays": {str: parse_array_spec},
+    "segments?": parse_segment_ids,
+    **COMMIT_SCHEMA,
+    "step?": range(-1, 1 << 63),
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +111,7 @@ class Manifest:
     step: int = -1
 
     @classmethod
-    def of_segment(cls, segment: Segment, *, is_growing: bool = False, problems: list[str] | None = None) -> Manifest:
+    def of_segment(cls, segment: Segment, *, is_growing: bool, problems: list[str] | None) -> Manifest:
         """Return the manifest of a snapshot, which contains two copies.
 
         :param is_growing: as for :meth:`Segment.records`
@@ -87,26 +122,14 @@ class Manifest:
         record = next((each for each in records if each.kind == MANIFEST), None)
         if record is None:
             raise CorruptStorage(f"{segment.path} has no metadata")
-        return cls.from_json(record.content, segment)
-
-    @classmethod
-    def from_json(cls, content: NDArray[np.uint8], segment: Segment) -> Manifest:
-        """Return the manifest in a record.
-
-        :param content: the content of the record
-        :param segment: the segment that contains it
-        :raises CorruptStorage: if it is invalid
-        """
         try:
-            data = parse(MANIFEST_SCHEMA, load_json(content.tobytes()))
-            arrays = data.pop("arrays")
-            specs = {name: ArraySpec(tuple(shape), dtype.str, *more) for name, (shape, dtype, *more) in arrays.items()}
-            for name, spec in specs.items():
-                if spec.is_table and (spec.dtype != "<i8" or len(spec.shape) != 2):
-                    raise ValueError(f"{name} must be a matrix of 64-bit addresses, got {spec}")
+            data = parse(MANIFEST_SCHEMA, load_json(record.content.tobytes()))
+            rows = {spec.shape[0] for spec in data["arrays"].values() if spec.is_ring}
+            if len(rows) > 1:
+                raise ValueError(f"arrays of the ring have different numbers of rows: {sorted(rows)}")
         except ValueError as error:
             raise CorruptStorage(f"{segment.path}: invalid metadata: {error}") from error
-        return cls(metadata=data.pop("about"), specs=specs, **data)
+        return cls(metadata=data.pop("about"), specs=data.pop("arrays"), **data)
 
     def to_json(self) -> bytes:
         """Return the content of the record."""

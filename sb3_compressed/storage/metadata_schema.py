@@ -8,7 +8,6 @@ declared sizes against the bytes on the disk. Text is never evaluated, and dtype
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ from sb3_compressed.codecs.config import abbreviate, dtype_from_text
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage.files import nbytes_on_disk
 from sb3_compressed.storage.json_schema import check, parse
-from sb3_compressed.storage.spaces import SIZE, parse_argument, parse_scalar, parse_space, space_nbytes
+from sb3_compressed.storage.spaces import SIZE, parse_scalar, parse_space, space_nbytes
 
 __all__ = [
     "COMMIT_SCHEMA",
-    "MANIFEST_SCHEMA",
     "MAX_ARRAYS_NBYTES",
     "MAX_SPACE_NBYTES",
     "METADATA",
@@ -36,41 +34,18 @@ __all__ = [
 ]
 
 
-def parse_array_spec(data: object) -> Any:
-    """Return shape, dtype, whether the elements are addresses, and whether there is a row per step."""
-    return parse(([SIZE, range(1, MAX_AXES + 1)], dtype_from_text, bool, bool), data)
-
-
-def parse_segment_ids(data: object) -> dict[int, int]:
-    """Return the ids of segments, 16 hexadecimal digits, by their numbers."""
-    ids = parse({str: str}, data)
-    for number, segment_id in ids.items():
-        if not re.fullmatch(r"[0-9]{1,8}", number) or not re.fullmatch(r"[0-9a-f]{16}", segment_id):
-            entry = abbreviate({number: segment_id})
-            raise ValueError(f"{entry} is not the number of a segment and 16 hexadecimal digits")
-    return {int(number): int(segment_id, 16) for number, segment_id in ids.items()}
-
-
 #: The most axes of an array.
 MAX_AXES = 32
 #: An address in a log: the number of a segment, at most eight digits, and an offset of 32 bits.
 ADDRESS = range(1, 10**8 << 32)
 COMMIT_SCHEMA = {"values?": dict, "codecs?": {str: ADDRESS}}
-#: The first record of a snapshot. The content of "about" is validated separately (:data:`METADATA`).
-MANIFEST_SCHEMA = {
-    "about": dict,
-    "arrays": {str: parse_array_spec},
-    "segments?": parse_segment_ids,
-    **COMMIT_SCHEMA,
-    "step?": range(-1, 1 << 63),
-}
-#: The metadata of a buffer.
+#: The metadata of a buffer. Its arguments are validated where a buffer is constructed from them.
 METADATA = {
     "class": str,
     "streams": {str: {"codec": str, "stored as": dtype_from_text}},
     "observation_space": parse_space,
     "action_space": parse_space,
-    "arguments": {str: parse_argument},
+    "arguments": dict,
 }
 
 

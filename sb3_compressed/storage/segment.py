@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,17 +32,22 @@ from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
-from sb3_compressed.storage.files import create_regular_file, open_regular_file, read_at, write_at
-from sb3_compressed.storage.record_format import HEADER_CHECKED_NBYTES, HEADER_NBYTES, LAST, RECORD_HEADER
+from sb3_compressed.storage.files import create_regular_file, is_at_path, open_regular_file, read_at, write_at
 from sb3_compressed.storage.segment_header import HEADERS_NBYTES, new_header, read_header
 
 __all__ = ["Record", "Segment"]
 
-NO_HEADER = bytes(HEADER_NBYTES)
+#: The header of a record: checksum of the content, its number of bytes, kind, checksum of these.
+RECORD_HEADER = struct.Struct("<QIB3s")
+HEADER_NBYTES = RECORD_HEADER.size
+#: The bytes of the header that its own checksum covers.
+HEADER_CHECKED_NBYTES = HEADER_NBYTES - 3
+#: The last byte of every record.
+LAST = b"\xff"
 #: Offsets have 32 bits.
 MAX_NBYTES = (1 << 32) - 1
 MIN_GROWTH = 1 << 20
-BLOCK_NBYTES = 1 << 20  # bytes that are read or written at a time
+BLOCK_NBYTES = 1 << 20  # bytes that are read at a time
 #: How often a record that another process may be writing is read before it counts as damaged.
 TRIES = 1000
 
@@ -86,8 +92,6 @@ class Segment:
         self.number, self.identity, self.id, self.previous_id, self.previous_end, self.is_snapshot = header
         #: Whether an interrupt may have left a partial record after the end.
         self._is_dirty = False
-        #: Whether the file is longer than its records.
-        self._has_room = False
         #: For kernels; only logs in memory read it.
         self.n_slots = np.zeros(1, np.int64)
         #: Where the next record begins, as far as :meth:`records` has read.
@@ -115,37 +119,32 @@ class Segment:
         if nbytes > MAX_NBYTES:  # a sparse file could make a reader scan any number of bytes
             raise CorruptStorage(f"{self.path} has {nbytes} bytes, more than the maximum of {MAX_NBYTES}")
         mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._mapped: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
         #: The bytes of the file, read-only. They end where a writer may truncate it: reading mapped memory beyond the
         #: end of the file crashes the process.
-        self.bytes = self._mapped
+        self.bytes: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
 
     def is_replaced(self) -> bool:
-        """Return whether there is another file at its path now."""
-        try:
-            return not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(self.path))
-        except FileNotFoundError:
-            return False
+        """Return whether there is another file at its path now, or none."""
+        return not is_at_path(self._file, self.path)
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    @property
-    def room(self) -> int:
-        """Bytes of the file that are available for further records."""
-        return len(self.bytes) - self.end
-
-    def make_room(self, nbytes: int) -> None:
+    def _extend(self, nbytes: int) -> None:
         """Extend the file for further records. References to its old mapping stay valid.
 
+        :param nbytes: the bytes of the next record
         :raises OSError: if the disk is full
         :raises StorageError: if offsets would exceed 32 bits
         """
         if self.end + nbytes > MAX_NBYTES:
             raise StorageError(f"{self.path} cannot have more than {MAX_NBYTES} bytes")
-        if self.room < nbytes:
-            self._has_room = True
-            self._file.truncate(self.end + nbytes)  # sparse: only written pages take space on the disk
-            self._map()
+        # It is mapped again each time, so it doubles. It is sparse: only written pages take space on the disk.
+        growth = max(nbytes, MIN_GROWTH, self.end)
+        try:
+            self._file.truncate(min(self.end + growth, MAX_NBYTES))
+        except OSError:  # the disk may have room for this record only
+            self._file.truncate(self.end + nbytes)
+        self._map()
 
     def append(self, kind: int, content: bytes | bytearray) -> int:
         """Write a record and return the offset of its content. It survives a crash of the process, not a power cut.
@@ -153,65 +152,31 @@ class Segment:
         :raises OSError: if the disk is full; the record is removed
         :raises StorageError: if offsets would exceed 32 bits
         """
+        nbytes = len(content)
+        header = RECORD_HEADER.pack(checksum(content, (kind << 32 | nbytes) ^ self.id), nbytes, kind, b"")
+        checked = header[:HEADER_CHECKED_NBYTES]
+        data = b"".join((checked, self._header_checksum(checked), content, LAST))
         offset = self.next_offset
-        self._append(self._packed(kind, content))
-        return offset
-
-    def append_many(self, records: Iterable[tuple[int, bytes]]) -> None:
-        """Write records, given by kind and content, many at a time."""
-        data = bytearray()
-        for kind, content in records:
-            data += self._packed(kind, content)
-            if len(data) > BLOCK_NBYTES:
-                self._append(data)
-                data = bytearray()
-        if data:
-            self._append(data)
-
-    def _packed(self, kind: int, content: bytes | bytearray) -> bytearray:
-        from sb3_compressed.storage.record_kernels import put_header
-
-        data = bytearray().join((NO_HEADER, content, LAST))
-        put_header(np.frombuffer(data, dtype=np.uint8), kind, np.uint64(self.id))
-        return data
-
-    def _append(self, data: bytearray) -> None:
-        nbytes = len(data)
-        if nbytes > self.room:
-            try:
-                self.make_room(max(nbytes, min(MIN_GROWTH, MAX_NBYTES - self.end)))
-            except OSError:  # the disk may have room for this record only
-                self.make_room(nbytes)
-        self.recover()
+        if self._is_dirty:
+            self.truncate_tail()
+        if self.end + len(data) > len(self.bytes):
+            self._extend(len(data))
         self._is_dirty = True
         try:
             write_at(self._file, memoryview(data), self.end)
         except OSError:
-            self.recover()
-            raise
-        self.end += nbytes
-        self._is_dirty = False
-
-    def recover(self) -> None:
-        """Remove what an interrupted write has left."""
-        if self._is_dirty:
             self.truncate_tail()
+            raise
+        self.end += len(data)
+        self._is_dirty = False
+        return offset
 
     def truncate_tail(self) -> None:
-        """Remove what follows the end: a partial record, or reserved room."""
-        self._file.truncate(self.end)
-        self.bytes = self._mapped[: self.end]
-        self._has_room = self._is_dirty = False
-
-    def shrink_to_fit(self) -> None:
-        """Remove reserved room, so that the file ends with its last record."""
-        if self._has_room:
-            self.truncate_tail()
-
-    def seal(self) -> None:
-        """Remove reserved room and close the file."""
-        self.shrink_to_fit()
-        self.close()
+        """Remove what follows the end, a partial record or zeros, if this is open for writing."""
+        if self.is_writable:
+            self._file.truncate(self.end)
+            self.bytes = self.bytes[: self.end]
+            self._is_dirty = False
 
     def flush(self) -> None:
         """Sync the file to the disk."""
@@ -286,9 +251,9 @@ class Segment:
         if limit is not None and self.end != limit:
             raise CorruptStorage(f"{self.path} ends at byte {self.end}, but must have {limit} bytes")
         if not self.is_writable:
-            if self.end > len(self._mapped):
+            if self.end > len(self.bytes):
                 self._map()
-            self.bytes = self._mapped[: self.end]  # a writer truncates the file here when it ends
+            self.bytes = self.bytes[: self.end]  # a writer truncates the file here when it ends
 
     def _next_record(self, n_tries: int) -> Record | None:
         """Return the record at the end so far, ``None`` if there is none or it is truncated."""
@@ -323,9 +288,11 @@ class Segment:
             raise CorruptStorage(f"{self.path} is damaged somewhere in the {nbytes} bytes from byte {offset} on")
         return Record(kind, offset, np.frombuffer(content, dtype=np.uint8))
 
+    def _header_checksum(self, checked: bytes) -> bytes:
+        return checksum(checked, HEADER_CHECKED_NBYTES ^ self.id).to_bytes(8, "little")[:3]
+
     def _is_header(self, header: bytes) -> bool:
-        check = checksum(header[:HEADER_CHECKED_NBYTES], HEADER_CHECKED_NBYTES ^ self.id)
-        return check.to_bytes(8, "little")[:3] == header[HEADER_CHECKED_NBYTES:]
+        return self._header_checksum(header[:HEADER_CHECKED_NBYTES]) == header[HEADER_CHECKED_NBYTES:]
 
     def _read(self, offset: int, nbytes: int) -> bytes:
         if self._file.closed:

@@ -6,7 +6,6 @@ import base64
 import math
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,6 @@ __all__ = [
     "SIZE",
     "argument_from_data",
     "argument_to_data",
-    "parse_argument",
-    "parse_sampler",
     "parse_scalar",
     "parse_space",
     "space_from_data",
@@ -177,51 +174,25 @@ def argument_to_data(value: Any) -> Any:
 def argument_from_data(data: Any, make_sampler: Callable[[object], Any] | None = None) -> Any:
     """Return the argument for a result of :func:`argument_to_data`.
 
-    :param make_sampler: returns a sampler for its config; ``None`` for the config itself
+    :param make_sampler: returns a sampler for its config, where that is allowed
     :raises CorruptStorage: if the data is invalid
     """
-    make = partial(parse_argument, make_codec=codec_from_config, make_sampler=make_sampler or parse_sampler)
-    return _convert(data, make, "argument")
+    if make_sampler is not None and isinstance(data, dict) and data.keys() == {"sampler"}:
+        return _convert(data["sampler"], make_sampler, "argument")
+    return _convert(data, _parse_argument, "argument")
 
 
-def parse_argument(
-    data: object,
-    make_codec: Callable[[dict[str, Any]], Any] = dict,
-    make_sampler: Callable[[object], Any] | None = None,
-) -> Any:
-    """Return the argument for a result of :func:`argument_to_data`.
-
-    :param make_codec: returns a codec for its config; by default none is created, since its class may be unknown
-    :param make_sampler: likewise for samplers
-    :raises ValueError: if the data is invalid
-    """
-    if isinstance(data, dict) and len(data) == 1:
-        if "codec" in data:
-            return make_codec(parse({"codec": {"name": str, "fields": dict}}, data)["codec"])
-        if "sampler" in data:
-            return (make_sampler or parse_sampler)(data["sampler"])
-        if "mapping" in data:
-            return parse({"mapping": {str: partial(parse_argument, make_codec=make_codec)}}, data)["mapping"]
+def _parse_argument(data: object) -> Any:
+    if isinstance(data, dict) and data.keys() == {"codec"}:
+        return codec_from_config(data["codec"])
+    if isinstance(data, dict) and data.keys() == {"mapping"}:
+        return parse({str: _parse_argument}, data["mapping"])
     return parse_scalar(data)
 
 
 def parse_scalar(data: object) -> Any:
     """Return a number, text, dtype or ``None`` that :func:`argument_to_data` has converted."""
     return config.argument_from_json(bool | int | float | str | None, data, "it")
-
-
-OWN_SAMPLER = {"class": str}
-SAMPLER = {"name": str, "arguments": {str: parse_scalar}}
-
-
-def parse_sampler(data: object) -> dict[str, Any]:
-    """Return the configuration of a sampler from a file.
-
-    :raises ValueError: if it is none
-    """
-    is_own_class = isinstance(data, dict) and data.keys() == {"class"}  # one that this package cannot construct
-    config: dict[str, Any] = parse(OWN_SAMPLER if is_own_class else SAMPLER, data)
-    return config
 
 
 #: Errors that constructors of spaces and codecs raise for invalid arguments.

@@ -31,7 +31,7 @@ def saved(tmp_path: Path) -> Manifest:
     for name in ("learner-0", "a/b"):
         folder = ring_folder(tmp_path / cut, name)
         log = Log.create(folder)
-        log.write_snapshot([])
+        log.begin_segment([])
         log.close()
         rings[name] = SavedRing(7, str(newest_segment_digest(folder)))
     manifest = Manifest(cut, {"learner-0": (2, 0), "a/b": (1, 1), "has added nothing": (1, 0)}, rings)

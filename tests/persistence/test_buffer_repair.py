@@ -193,7 +193,7 @@ def test_repaired_buffer_can_be_saved_to_its_folder(folder: Path) -> None:
     flip(path, path.stat().st_size // 2)
     with pytest.warns(UserWarning, match="damaged and excluded"):
         repaired = load_checkpoint(path.parent, repair=True, device="cpu")
-    repaired.save_checkpoint(path.parent)
+    repaired.save_checkpoint(path.parent, overwrite=True)
     assert verify(path.parent) == []
     assert transitions(load_checkpoint(path.parent, device="cpu")) == transitions(repaired)
 

@@ -22,6 +22,7 @@ from sb3_compressed import (
     save_checkpoint,
 )
 from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.lock import FolderLock
 
 PLAIN = ("actions", "rewards", "dones", "timeouts")
 KINDS: dict[str, Callable[[NDArray[Any]], Any]] = {
@@ -185,7 +186,7 @@ def test_checkpoints_of_other_dtypes_that_version_030_wrote(rows: int, stream: S
     add(stream[-1][:30], buffer)
     buffer.actions[:5] = buffer.actions[:5] + 0.25
     buffer.save_checkpoint(tmp_path)
-    metadata = ArrayStore.open(tmp_path, writable=True)
+    metadata = ArrayStore.open(tmp_path, lock=FolderLock(tmp_path))
     metadata.metadata["class"] = "CompressedReplayBuffer"
     metadata.write_snapshot()
     metadata.close()

@@ -32,6 +32,7 @@ from sb3_compressed import (
 )
 from sb3_compressed.persistence import buffer_storage
 from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.segment import Segment
 
 
@@ -47,7 +48,7 @@ def add_steps(buffer: Any, n_steps: int) -> None:
         writer.add_step(buffer, writer.newest(buffer) + 1)
 
 
-@pytest.mark.parametrize("place", ["flush", "make_room", "rename"])
+@pytest.mark.parametrize("place", ["flush", "create", "rename"])
 def test_failure_of_a_new_segment_loses_nothing(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 100_000)
     folder = tmp_path / "buffer"
@@ -56,7 +57,7 @@ def test_failure_of_a_new_segment_loses_nothing(place: str, tmp_path: Path, monk
     def fails(*_: Any, **__: Any) -> None:
         raise OSError
 
-    for _ in range(1 if place == "make_room" else 3):  # without room, later commits would fail as well
+    for _ in range(3):
         add_steps(buffer, 1)  # so that there is a file to write to
         with monkeypatch.context() as patch:
             patch.setattr(Path if place == "rename" else Segment, place, fails)
@@ -68,7 +69,7 @@ def test_failure_of_a_new_segment_loses_nothing(place: str, tmp_path: Path, monk
 
 
 def set_stored_arguments(folder: Path, **arguments: Any) -> None:
-    store = ArrayStore.open(folder, writable=True)
+    store = ArrayStore.open(folder, lock=FolderLock(folder))
     metadata = {**store.metadata, "arguments": {**store.metadata["arguments"], **arguments}}
     store.replace_content(metadata, store.specs, store.arrays, store.values)
     store.close()

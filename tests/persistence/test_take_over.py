@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from sb3_compressed import CompressedReplayBuffer, StorageError
+from sb3_compressed.storage.array_store import ArrayStore
 
 SPACE, ACTIONS = spaces.Box(0, 255, (4, 12, 12), np.uint8), spaces.Discrete(4)
 
@@ -59,14 +60,13 @@ def test_both_buffers_folders_can_be_saved_to(tmp_path: Path) -> None:
 
 def test_assigned_arrays_survive_a_failed_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = filled(10, storage=tmp_path)
-    assert buffer._storage is not None
     buffer.rewards = np.full_like(buffer.rewards, 7)
     expected = buffer.rewards.copy()
 
     def fail(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(buffer._storage.store, "commit", fail)
+    monkeypatch.setattr(ArrayStore, "commit", fail)
     with pytest.raises(OSError, match="no space left"):
         add_zeros(buffer)
     monkeypatch.undo()

@@ -25,6 +25,7 @@ from sb3_compressed import (
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.storage import metadata_schema, verify
 from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.spaces import space_to_data
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as on Linux")
@@ -210,7 +211,6 @@ def test_temporary_file_of_a_crash_is_replaced_not_followed(images: Path, tmp_pa
     for number in range(1, 6):
         (images / f"{number:08}.unfinished").symlink_to(tmp_path / "victim")
     buffer = crafted.new_buffer("images", storage=images, storage_mode="resume")
-    buffer._storage.store.write_snapshot()
     buffer.copy_checkpoint(tmp_path / "copy")
     buffer.close()
     assert (tmp_path / "victim").read_text() == "content"
@@ -222,7 +222,7 @@ def test_temporary_file_of_a_crash_is_replaced_not_followed(images: Path, tmp_pa
 
 @pytest.mark.parametrize("other", [ZstdDict(3, b"another dictionary" * 10), get_codec("zstd")], ids=repr)
 def test_slots_of_a_codec_of_another_class_raise(other: Any, images: Path) -> None:
-    store = ArrayStore.open(images, writable=True)
+    store = ArrayStore.open(images, lock=FolderLock(images))
     payload = other.encode(np.zeros((1, 1, 12, 12), np.uint8))[0]
     slot = (other, *[payload] * 4) if isinstance(other, ZstdDict) else (payload,) * 4
     store.arrays["observations"][5] = store.slots.write([slot])

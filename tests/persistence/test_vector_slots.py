@@ -13,7 +13,6 @@ from sb3_compressed import (
     load_checkpoint,
     save_checkpoint,
 )
-from sb3_compressed.persistence import vector_slots
 
 
 def test_values_of_another_dtype_are_validated_at_each_add() -> None:
@@ -27,20 +26,6 @@ def test_values_of_another_dtype_are_validated_at_each_add() -> None:
         with pytest.raises(ValueError, match=r"0\.5 would become 0"):
             buffer.add(obs, next_obs, zeros, zeros, zeros, [{}])
     assert buffer.pos == 3
-
-
-def test_vectors_are_saved_with_few_remembered_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector_slots, "MAX_DISTINCT_ITEMS", 5)
-    space, rng = spaces.Box(-9, 9, (16,), np.float32), np.random.default_rng(0)
-    buffer = CompressedReplayBuffer(40, space, spaces.Discrete(2), device="cpu")
-    for _ in range(4):
-        for _ in range(7):
-            obs, next_obs = rng.normal(size=(2, 1, 16)).astype(np.float32)
-            buffer.add(obs, next_obs, np.zeros((1, 1)), np.zeros(1), np.zeros(1), [{}])
-        save_checkpoint(buffer, tmp_path / "folder")
-    found = load_checkpoint(tmp_path / "folder", device="cpu")
-    np.testing.assert_array_equal(found.observations, buffer.observations)
-    np.testing.assert_array_equal(found.next_observations, buffer.next_observations)
 
 
 @pytest.mark.parametrize("shape", [(16,), (4, 5, 5), (5, 5, 4)], ids=["vectors", "channels first", "channels last"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.record_kinds import COMMIT
 from storage.segments import Records, records_of
@@ -21,18 +22,13 @@ def read_chain(log: Log) -> list[tuple[int, Records]]:
 
 def opened(folder: Path, *, writable: bool = False) -> Log:
     """Open a log and read its state, so that it can be appended to."""
-    log = Log.open(folder, writable=writable)
+    log = Log.open(folder, FolderLock(folder) if writable else None)
     try:
         read_chain(log)
     except BaseException:
         log.close()
         raise
     return log
-
-
-def begin_segment(log: Log, reserved_nbytes: int) -> None:
-    log.reserved_nbytes = reserved_nbytes
-    log.begin_segment()
 
 
 def read_state(folder: Path) -> Records:
@@ -48,7 +44,7 @@ def new_log(folder: Path, n_snapshots: int = 1) -> Log:
     """Return a log of snapshots, each followed by a segment with one record."""
     log = Log.create(folder)
     for number in range(n_snapshots):
-        log.write_snapshot([(1, b"snapshot %d" % number)])
+        log.begin_segment([(1, b"snapshot %d" % number)])
         log.segment_to_write().append(2, b"content %d" % number)
     return log
 
@@ -75,7 +71,7 @@ def append(folder: Path) -> None:
 
 def write_snapshot(folder: Path) -> None:
     log = opened(folder, writable=True)
-    log.write_snapshot([(1, b"of another")])
+    log.begin_segment([(1, b"of another")])
     log.close()
 
 

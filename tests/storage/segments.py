@@ -27,12 +27,13 @@ def kind_of(index: int) -> int:
 
 
 def write_segment(path: Path, contents: list[bytes]) -> Records:
-    """Write records to a file without room after them; return their kinds and contents."""
+    """Write records to a file that ends with them; return their kinds and contents."""
     segment = Segment.create(path, NUMBER, IDENTITY)
     records = [(kind_of(index), content) for index, content in enumerate(contents)]
     for kind, content in records:
         segment.append(kind, content)
-    segment.seal()
+    segment.truncate_tail()
+    segment.close()
     return records
 
 

@@ -1,4 +1,4 @@
-"""Logs for the tests of slots: with room for them, and with the codecs that write them."""
+"""Logs for the tests of slots, and the codecs that write them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.storage.log import Log, segment_numbers
-from storage.logs import begin_segment
 
 CODECS: list[TrainableCodec] = [Delta(1), Delta(2), ZstdDict(3), Delta(1)]
 """Two of them are equal, but not the same: one of both is written."""
@@ -24,10 +23,10 @@ CODECS: list[TrainableCodec] = [Delta(1), Delta(2), ZstdDict(3), Delta(1)]
 FIRST = 1
 
 
-def new_log(folder: Path, room: int = 100_000) -> Log:
+def new_log(folder: Path) -> Log:
     log = Log.create(folder)
-    log.write_snapshot([])
-    begin_segment(log, room)
+    log.begin_segment([])
+    log.begin_segment()
     return log
 
 
@@ -45,7 +44,7 @@ def opened(folder: Path) -> Log:
 
 def keep(log: Log, numbers: list[int]) -> None:
     """Delete all segments but some."""
-    log.write_snapshot([])
+    log.begin_segment([])
     log.drop_segments(numbers)
 
 

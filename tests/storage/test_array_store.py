@@ -17,6 +17,7 @@ from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.files import UNFINISHED
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import segment_path
 from sb3_compressed.storage.manifest import ArraySpec
 from storage.folders import names
@@ -103,13 +104,13 @@ class Model:
 
     def reopen(self) -> None:
         self.store.close()
-        self.store = ArrayStore.open(self.folder, writable=True)
+        self.store = ArrayStore.open(self.folder, lock=FolderLock(self.folder))
 
     def run_interleaved(self) -> None:
         """Release the folder and acquire it again."""
         self.store.log.release()
         self.check(ArrayStore.open(self.folder)).close()
-        self.store.acquire()
+        self.store.log.acquire(FolderLock(self.folder))
 
     def flush(self) -> None:
         self.store.log.flush()
@@ -117,7 +118,7 @@ class Model:
     def crash(self) -> None:
         """End without a final snapshot."""
         self.store.log.close()
-        self.store = ArrayStore.open(self.folder, writable=True)
+        self.store = ArrayStore.open(self.folder, lock=FolderLock(self.folder))
 
     def write_snapshot(self) -> None:
         self.store.write_snapshot()
@@ -174,7 +175,7 @@ def test_store_matches_an_in_memory_model(
             model.check(ArrayStore.open(tmp_path)).close()
             model.check_files()
     model.store.close()
-    model.store = model.check(ArrayStore.open(tmp_path, writable=True))
+    model.store = model.check(ArrayStore.open(tmp_path, lock=FolderLock(tmp_path)))
     model.follower.refresh()
     model.check(model.follower).close()
     assert model.store.log.last.number >= (3 if segment_nbytes > 4096 else 10)
@@ -258,11 +259,11 @@ def test_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pytest
         store.begin_segment_if_full()
         store.arrays["table"][row] = store.slots.write(slots[2 * row : 2 * row + 2])
         for writable_copy in (False, True)[: row % 4]:
-            shutil.copytree(tmp_path, tmp_path.with_name("copy"))
-            copy = ArrayStore.open(tmp_path.with_name("copy"), writable=writable_copy)
+            folder = shutil.copytree(tmp_path, tmp_path.with_name("copy"))
+            copy = ArrayStore.open(folder, lock=FolderLock(folder) if writable_copy else None)
             assert assert_consistent(copy) == 1, "the change is not committed yet"
             copy.close()
-            shutil.rmtree(tmp_path.with_name("copy"))
+            shutil.rmtree(folder)
     assert len(names(tmp_path)) >= 3
     store.arrays["wide"][...] = 5
     store.commit([("table", 0, N_ROWS), ("wide", 0, 2)], {"pos": 7}, {"": CODECS[1]})
@@ -310,7 +311,7 @@ def test_copy_is_equal_and_independent(tmp_path: Path) -> None:
         if number % 4 == 0:
             store.write_snapshot()
     store.copy_to(tmp_path / "copy")
-    copy = ArrayStore.open(tmp_path / "copy", writable=True)
+    copy = ArrayStore.open(tmp_path / "copy", lock=FolderLock(tmp_path / "copy"))
     assert assert_consistent(copy) == assert_consistent(store) == 14
     for number in range(15, 40):
         commit_number(store, number, 400 if number > 30 else 300)
@@ -320,7 +321,7 @@ def test_copy_is_equal_and_independent(tmp_path: Path) -> None:
         each.write_snapshot()
         each.close()
         folder = each.log.folder
-        each = ArrayStore.open(folder, writable=True)
+        each = ArrayStore.open(folder, lock=FolderLock(folder))
         assert each.values["number"] == expected
         assert each.slots.load(each.arrays["table"].reshape(-1)).all()
         each.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage import commit_format
 from sb3_compressed.storage.commit_format import (
     RING,
-    PatchApplier,
+    apply_patches,
     pack_patch,
     pack_ring_row,
     snapshot_patches,
@@ -44,12 +43,6 @@ def any_bits(shape: tuple[int, ...], dtype: str, seed: int = 0) -> NDArray[Any]:
     return data.view(dtype).reshape(shape)
 
 
-def apply_patches(data: NDArray[np.uint8], arrays: list[NDArray[Any]], ring: Sequence[int] = ()) -> None:
-    replay = PatchApplier(arrays, ring)
-    replay.apply(data)
-    replay.finish()
-
-
 # -- there and back ------------------------------------------------------------------------------------------
 
 
@@ -64,8 +57,7 @@ def test_snapshot_contains_every_row_once(
         found, counts = any_bits(shape, dtype, seed=2), np.zeros(len(array), int)
         for patch in snapshot_patches(0, array):
             covered = [np.zeros(len(array), np.bool_)]
-            replay = PatchApplier([found], (), covered)
-            assert replay.apply(content(patch)) is None
+            assert apply_patches(content(patch), [found], (), covered) is None
             counts += covered[0]
         assert found.tobytes() == array.tobytes()
         if array.nbytes:
@@ -89,34 +81,28 @@ RING_NUMBERS = [0, 2, 3, 4]
 def test_ring_rows_and_patches_apply_in_order(data: st.DataObject) -> None:
     expected, found = ring_arrays(), ring_arrays()
     covered, is_covered = ([np.zeros(len(array), np.bool_) for array in expected] for _ in range(2))
-    replay = PatchApplier(found, RING_NUMBERS, is_covered)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commit_format, "MAX_COLLECTED", data.draw(st.sampled_from([1, 3, 1000])))
-        for step in range(data.draw(st.integers(0, 12))):
-            patches = []
-            for k in range(data.draw(st.integers(0, 4))):
-                source = ring_arrays(seed=20 * step + k)
-                if data.draw(st.booleans()):
-                    row = data.draw(st.integers(0, 5))
-                    patches.append(pack_ring_row([source[number] for number in RING_NUMBERS], row, 6 * step + row))
-                    for number in RING_NUMBERS:
-                        expected[number][row] = source[number][row]
-                        covered[number][row] = True
-                    continue
-                number = data.draw(st.integers(0, 4))
-                first, last = sorted(data.draw(st.integers(0, len(source[number]))) for _ in range(2))
-                if data.draw(st.booleans()):
-                    source[number][first:last] = 0
-                    patches.append(struct.pack("<HHIQQ", number, 2, 8, first, last - first))
-                    covered[number][first:last] = True
-                else:
-                    patches.append(pack_patch(number, source[number], first, last))
-                    covered[number][first:last] |= source[number].nbytes > 0
-                expected[number][first:last] = source[number][first:last]
-            replay.apply(content(*patches))
+    for step in range(data.draw(st.integers(0, 12))):
+        patches = []
+        for k in range(data.draw(st.integers(0, 4))):
+            source = ring_arrays(seed=20 * step + k)
             if data.draw(st.booleans()):
-                replay.finish()
-        replay.finish()
+                row = data.draw(st.integers(0, 5))
+                patches.append(pack_ring_row([source[number] for number in RING_NUMBERS], row, 6 * step + row))
+                for number in RING_NUMBERS:
+                    expected[number][row] = source[number][row]
+                    covered[number][row] = True
+                continue
+            number = data.draw(st.integers(0, 4))
+            first, last = sorted(data.draw(st.integers(0, len(source[number]))) for _ in range(2))
+            if data.draw(st.booleans()):
+                source[number][first:last] = 0
+                patches.append(struct.pack("<HHIQQ", number, 2, 8, first, last - first))
+                covered[number][first:last] = True
+            else:
+                patches.append(pack_patch(number, source[number], first, last))
+                covered[number][first:last] |= source[number].nbytes > 0
+            expected[number][first:last] = source[number][first:last]
+        apply_patches(content(*patches), found, RING_NUMBERS, is_covered)
     assert [array.tobytes() for array in found] == [array.tobytes() for array in expected]
     assert [rows.tolist() for rows in is_covered] == [rows.tolist() for rows in covered]
 

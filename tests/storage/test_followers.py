@@ -63,10 +63,11 @@ import itertools
 import sys
 from pathlib import Path
 from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.lock import FolderLock
 from storage.stores import commit_number
 
 ArrayStore.SEGMENT_NBYTES = ArrayStore.MIN_SEGMENT_NBYTES = 4096
-store = ArrayStore.open(Path(sys.argv[1]), writable=True)
+store = ArrayStore.open(Path(sys.argv[1]), lock=FolderLock(Path(sys.argv[1])))
 for number in itertools.count(1):
     commit_number(store, number)
     if number >= 300 and Path(sys.argv[2]).exists():

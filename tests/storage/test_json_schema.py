@@ -13,15 +13,9 @@ from sb3_compressed.storage.json_schema import load_json
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("NaN", "NaN is not a finite number"),
-        ('{"a": [Infinity]}', "Infinity is not a finite number"),
-        ("-Infinity", "-Infinity is not a finite number"),
-        ('{"a": 1, "a": 2}', "duplicate key"),
-        ('[{"b": {"c": 1, "d": 2, "c": 3}}]', "duplicate key"),
-        ("[" * 65 + "]" * 65, "nested more than"),
-        ("[" * 100_000, "nested more than|Expecting value"),
-        ("[" * 100_000 + "]" * 100_000, "nested more than"),
-        ('{"a":' * 5000 + "1" + "}" * 5000, "nested more than"),
+        ("[" * 100_000, "nested too deep|Expecting value"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deep"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deep"),
         ('["\\ud800"]', "surrogates not allowed"),
         ("9" * 5000, "digits"),
         ("", "Expecting value"),

@@ -12,6 +12,7 @@ import pytest
 from programs import outcome
 
 from sb3_compressed.errors import StorageError
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log, has_log
 from storage.folders import contents
 from storage.logs import (
@@ -36,22 +37,22 @@ pytestmark = pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("writable", [False, True])
 def test_missing_folder_and_missing_log_have_different_errors(writable: bool, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=f"there is no folder {tmp_path / 'missing'}"):
-        Log.open(tmp_path / "missing", writable=writable)
+        Log.open(tmp_path / "missing", FolderLock(tmp_path / "missing") if writable else None)
     assert not (tmp_path / "missing").exists()
     (tmp_path / "file").write_bytes(b"")
     assert not has_log(tmp_path / "file")
     with pytest.raises(StorageError, match="there is no folder"):
-        Log.open(tmp_path / "file", writable=writable)
+        Log.open(tmp_path / "file", FolderLock(tmp_path / "file") if writable else None)
     for name in ("1.log", "00000000.log.bak", "00000000.unfinished", "000000000.log"):
         (tmp_path / name).write_bytes(b"")
     assert not has_log(tmp_path)
     with pytest.raises(StorageError, match=f"{tmp_path} contains no"):
-        Log.open(tmp_path, writable=writable)
+        Log.open(tmp_path, FolderLock(tmp_path) if writable else None)
     assert len([*tmp_path.iterdir()]) == 5, "no file was created or deleted"
     (tmp_path / "buffer").mkdir()
     (tmp_path / "buffer" / "00000000.log").write_bytes(b"")
     with pytest.raises(StorageError, match=f"checkpoint of a model and its buffer.* {tmp_path / 'buffer'}$"):
-        Log.open(tmp_path, writable=writable)
+        Log.open(tmp_path, FolderLock(tmp_path) if writable else None)
 
 
 @pytest.mark.parametrize(("name", "overwrite"), [("notes.txt", False), ("00000000.log.bak", True), ("folder/", True)])
@@ -71,10 +72,9 @@ def test_folders_with_other_files_are_rejected_unchanged(name: str, overwrite: b
 
 def test_log_that_is_open_for_reading_cannot_be_written(tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    log.acquire()  # it has access already
+    log.acquire(FolderLock(tmp_path))  # it has access already
     reader = opened(tmp_path)
     before = contents(tmp_path)
-    reader.check_lock()  # which it has not
     for write in (reader.begin_segment, reader.clean_up, reader.flush):
         with pytest.raises(StorageError, match="reading only"):
             write()
@@ -91,13 +91,13 @@ from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.log import Log
 
 log = Log.create(Path(sys.argv[1]))
-log.write_snapshot([(1, b"snapshot")])
+log.begin_segment([(1, b"snapshot")])
 log.segment_to_write().append(2, b"content")
 if not os.fork():
     assert not log.is_writable
     ways = [
         lambda: log.segment_to_write().append(3, b"more"),
-        lambda: log.write_snapshot([]),
+        lambda: log.begin_segment([]),
         lambda: log.drop_segments([]),
         log.flush,
     ]
@@ -129,7 +129,7 @@ def test_forked_process_can_read_but_not_write(tmp_path: Path) -> None:
 
 def replace(folder: Path) -> None:
     log = Log.create(folder, overwrite=True)
-    log.write_snapshot([(1, b"of another")])
+    log.begin_segment([(1, b"of another")])
     log.close()
 
 
@@ -151,7 +151,8 @@ def test_acquire_fails_after_others_changed_the_log(change: Any, has_own_segment
     before = contents(tmp_path)
     for _ in range(2):
         with pytest.raises(StorageError, match=rf"{tmp_path} (was written to by another buffer since|was deleted)"):
-            log.acquire()
+            log.acquire(lock := FolderLock(tmp_path))
+        lock.release()
         assert not log.is_writable
     assert contents(tmp_path) == before
     if before:
@@ -165,7 +166,7 @@ def test_acquire_fails_while_another_log_writes(tmp_path: Path) -> None:
     other = opened(tmp_path, writable=True)
     for _ in range(2):
         with pytest.raises(StorageError, match="another buffer"):
-            log.acquire()
+            log.acquire(FolderLock(tmp_path))
         assert not log.is_writable
     other.segment_to_write().append(3, b"more")
     other.close()

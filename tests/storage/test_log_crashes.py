@@ -31,7 +31,7 @@ def snapshot():
     yield 1, b"snapshot"
     os.kill(os.getpid(), signal.SIGKILL)
 
-log.write_snapshot(snapshot())
+log.begin_segment(snapshot())
 """
 
 
@@ -46,6 +46,6 @@ def test_kill_during_a_snapshot_leaves_the_previous_segments(tmp_path: Path) -> 
     log = opened(tmp_path, writable=True)
     log.clean_up()
     assert names(tmp_path) == before[:-1]
-    log.write_snapshot([(1, b"snapshot 2")])
+    log.begin_segment([(1, b"snapshot 2")])
     log.close()
     assert read_state(tmp_path) == [(1, b"snapshot 2")]

@@ -27,11 +27,11 @@ def test_misplaced_segments_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "a" / "00000001.log").rename(tmp_path / "b" / "00000001.log")
     log = opened(tmp_path / "b")
     log.ids[0] = log.open_segment(0).id
-    with pytest.raises(CorruptStorage, match=r"00000001\.log belongs to another buffer"):
+    with pytest.raises(CorruptStorage, match=r"00000001\.log .* belongs to another buffer"):
         log.segment(1)
     assert records_of(log.segment(0)) == expected_records(0)
     log.close()
     (tmp_path / "c" / "00000003.log").rename(tmp_path / "b" / "00000003.log")
     for writable in (False, True):
-        with pytest.raises(CorruptStorage, match=r"00000003\.log belongs to another buffer"):
+        with pytest.raises(CorruptStorage, match=r"00000003\.log .* belongs to another buffer"):
             opened(tmp_path / "b", writable=writable)

@@ -13,9 +13,9 @@ import pytest
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.storage.json_schema import check
+from sb3_compressed.storage.manifest import MANIFEST_SCHEMA
 from sb3_compressed.storage.metadata_schema import (
     COMMIT_SCHEMA,
-    MANIFEST_SCHEMA,
     MAX_ARRAYS_NBYTES,
     MAX_SPACE_NBYTES,
     METADATA,
@@ -32,7 +32,8 @@ NUMBERS: list[Any] = [None, True, "5", -1, 0.5, 2**63, 10**400, [], {}, [5]]
 def test_metadata_of_all_buffers_matches_the_schema(kind: str) -> None:
     buffer = crafted.new_buffer(kind)
     check(METADATA, json.loads(json.dumps(buffer_state.metadata(buffer))), "about")
-    check_values(json.loads(json.dumps(buffer_state.values_and_codecs(buffer)[0])), buffer.buffer_size, "values")
+    values, _ = buffer_state.values_and_codecs(buffer, buffer_state.last_arrays(buffer))
+    check_values(json.loads(json.dumps(values)), buffer.buffer_size, "values")
 
 
 def test_unknown_keys_are_ignored() -> None:

@@ -62,14 +62,17 @@ def test_record_at_requires_the_start_of_a_record(tmp_path: Path) -> None:
     segment.close()
 
 
-def test_segment_size_is_limited_to_32_bits(tmp_path: Path) -> None:
+def test_segment_size_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_module, "MAX_NBYTES", 2_000_000)
     segment = Segment.create(tmp_path / "segment", NUMBER, IDENTITY)
     segment.append(1, b"content")
-    with pytest.raises(StorageError, match="4294967295"):
-        segment.make_room(2**32)
+    with pytest.raises(StorageError, match="2000000"):
+        segment.append(1, bytes(2_000_000))
     segment.append(2, b"more")
-    segment.seal()
-    assert read_segment(tmp_path / "segment") == [(1, b"content"), (2, b"more")]
+    segment.append(3, bytes(1_500_000))  # for which the file cannot double
+    segment.truncate_tail()
+    segment.close()
+    assert read_segment(tmp_path / "segment") == [(1, b"content"), (2, b"more"), (3, bytes(1_500_000))]
 
 
 # -- truncated records -----------------------------------------------------------------------------------------------
@@ -92,7 +95,8 @@ def test_truncated_last_record_is_the_end(last: bytes, n_zeros: int, tmp_path: P
         assert segment.end == start
         segment.truncate_tail()
         segment.append(9, b"!")
-        segment.seal()
+        segment.truncate_tail()
+        segment.close()
         assert read_segment(path) == [*written[:-1], (9, b"!")]
 
 
@@ -119,19 +123,17 @@ from pathlib import Path
 from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage.segment import Segment
 
-for state in ("sealed", "given back", "of another"):
+for state in ("closed", "open", "of another"):
     path = Path(sys.argv[1]) / state
     segment = Segment.create(path, 0, 1)
-    segment.make_room(10_000_000)
     offset = segment.append(1, b"content")
-    if state == "sealed":
-        segment.seal()
-    elif state == "given back":
-        segment.shrink_to_fit()
-    else:
-        writer, segment = segment, Segment(path)
-        writer.seal()
-    for place in [*range(0, 8192, 5), *range(8192, 10_000_500, 4093)]:
+    writer = segment
+    if state == "of another":
+        segment = Segment(path)
+    writer.truncate_tail()
+    if state != "open":
+        writer.close()
+    for place in [*range(0, 8192, 5), *range(8192, 1_100_000, 4093)]:
         try:
             segment.record_at(place, 2)
         except CorruptStorage:
@@ -144,7 +146,7 @@ for state in ("sealed", "given back", "of another"):
 def test_reading_beyond_the_end_does_not_crash(tmp_path: Path) -> None:
     """Reading mapped memory beyond the end of a truncated file would crash the process."""
     printed = programs.run(READ_BEHIND_THE_END, tmp_path).splitlines()
-    assert printed == ["sealed b'content'", "given back b'content'", "of another b'content'"]
+    assert printed == ["closed b'content'", "open b'content'", "of another b'content'"]
 
 
 # -- what goes wrong while writing ---------------------------------------------------------------------------

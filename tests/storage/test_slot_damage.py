@@ -22,7 +22,6 @@ from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.record_kinds import CODEC, SLOTS
-from storage.logs import begin_segment
 from storage.slot_logs import CODECS, FIRST, READERS, assert_same_slots, keep, new_log, opened
 
 # -- damaged bytes -------------------------------------------------------------------------------------------
@@ -33,7 +32,7 @@ def test_a_slot_of_a_segment_that_is_missing_is_named(way: str, log: Log, tmp_pa
     stored, written = FolderSlotStore(log), []
     for _ in range(3):
         written.append(stored.write([(CODECS[0], b"first", b"second")]))
-        begin_segment(log, 1000)
+        log.begin_segment()
     keep(log, [1])
     reader = opened(tmp_path)
     with pytest.raises(CorruptPayload, match=r"00000002\.log is missing") as caught:

@@ -14,6 +14,7 @@ from sb3_compressed.arrays import slot_writer as slots_module
 from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage import log as log_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
+from sb3_compressed.storage.lock import FolderLock
 from storage.folders import names, newest_segment
 from storage.stores import (
     CODECS,
@@ -82,6 +83,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.lock import FolderLock
 from storage.stores import commit_number, create, assert_consistent
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -89,7 +91,7 @@ UNLIMITED = resource.RLIM_INFINITY
 ArrayStore.SEGMENT_NBYTES = ArrayStore.MIN_SEGMENT_NBYTES = 6000
 folder = Path(sys.argv[1])
 create(folder).close()
-store = ArrayStore.open(folder, writable=True)
+store = ArrayStore.open(folder, lock=FolderLock(folder))
 number = refused = 0
 
 def check():
@@ -113,7 +115,7 @@ for free in [*range(0, 600, 37), *range(600, 3000, 301)] * 3:
     assert check() == number
     if not number % 10:
         store.close()
-        store = ArrayStore.open(folder, writable=True)
+        store = ArrayStore.open(folder, lock=FolderLock(folder))
 print(refused > 10, store.log.last.number > 2)
 """
 
@@ -137,7 +139,7 @@ def test_truncation_at_any_byte_leaves_the_previous_commit(five_commits: tuple[P
             store = ArrayStore.open(folder)
             assert assert_consistent(store) == expected
             store.close()
-            store = ArrayStore.open(folder, writable=True)
+            store = ArrayStore.open(folder, lock=FolderLock(folder))
             assert assert_consistent(store) == expected
             commit_number(store, expected + 1)
             crash(store)

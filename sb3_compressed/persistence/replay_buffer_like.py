@@ -1,4 +1,4 @@
-"""``ReplayRing``: what folders and shards read from a replay buffer."""
+"""``ReplayBufferLike``: what folders and shards use of a replay buffer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sb3_compressed.samplers.bound_sampler import BoundSampler, SamplerBuffer
 if TYPE_CHECKING:
     from gymnasium import spaces
 
-__all__ = ["ReplayRing"]
+__all__ = ["ReplayBufferLike"]
 
 
-class ReplayRing(SamplerBuffer, Protocol):
-    """Rows of transitions, one of each environment, of which new ones overwrite the oldest.
+class ReplayBufferLike(SamplerBuffer, Protocol):
+    """What folders and shards use of a replay buffer, by the names that SB3 uses.
 
-    Its arrays are attributes with the names that SB3 gives them. They have the axes ``(buffer_size, n_envs)`` first;
-    :func:`~sb3_compressed.persistence.buffer_state.named_arrays` returns those of a ring that are to be stored.
+    Its arrays have the axes ``(buffer_size, n_envs)`` first. They are a ring: new rows overwrite the oldest.
+    :func:`~sb3_compressed.persistence.buffer_state.named_arrays` returns those that are to be stored.
     """
 
     #: Number of rows.
