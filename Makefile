@@ -13,14 +13,10 @@ ZOO := .venv-zoo
 
 BENCH := $(BIN)/python benchmarks
 RESULTS := benchmarks/results
-PEER_BUFFERS := extra:zstd-3 torchrl:zlib-3 cpprb
-CUDA_TURNS := $(BENCH)/alternating_buffers.py --device cuda --buffers auto auto@device --warm-up 4 --pairs 8 --out $(RESULTS)/cuda_alternating.json
-RECORDED := recorded:MsPacman recorded:Crafter-v0 recorded:Doom84-v0
-PEER_SOURCES := BeamRider Enduro MsPacman:trained Crafter-v0 CarRacing-v3 Doom84-v0
-CODECS := auto delta zstd-dict zstd3 zstd-5 lz4-frame/0 igzip/1 gzip/6 rle-jit none cpprb torchrl:zlib-3 torchrl:zstd-3 \
-	extra:zstd3 extra:zstd-3 extra:zstd-5 extra:lz4-frame/0 extra:igzip1 extra:gzip6 extra:rle-jit extra:none
+# Each makes the page of the same name.
+SCRIPTS := training images codec_comparison scale rollouts saving samplers dataset_formats distributed_buffer
 
-.PHONY: demo apex test test-all cuda coverage bounds fallbacks upstream zoo soak bench bench-cuda bench-quick peers report docs pictures lint format clean
+.PHONY: demo apex test test-all cuda coverage bounds fallbacks upstream zoo soak bench bench-cuda peers report docs pictures lint format clean
 
 demo: $(VENV)/.demo  ## train DQN with SB3's buffer and a compressed one; compare weights, memory and time
 	$(BIN)/python examples/demo.py
@@ -59,43 +55,18 @@ soak: $(VENV)/.installed  ## overwrite a buffer for hours, and kill trainings on
 zoo: $(ZOO)/.installed  ## train with rl-baselines3-zoo and SBX, which have an environment of their own
 	$(ZOO)/bin/python -m pytest tests/examples/test_zoo.py tests/algorithms/test_sbx.py
 
-bench: $(VENV)/.environments $(PEERS)/.installed  ## measure everything, about six hours on two quiet cores
-	$(BENCH)/images.py --out $(RESULTS)/images.json
-	$(BENCH)/images.py --sources $(PEER_SOURCES) --size 20000 --rounds 1 --buffers auto zstd3 $(PEER_BUFFERS) --out $(RESULTS)/peers.json
-	$(BENCH)/replay.py --buffers auto auto@1 zstd3 none $(PEER_BUFFERS) --rounds 1 --out $(RESULTS)/replay.json
-	$(BENCH)/replay.py --sources MsPacman --buffers $(CODECS) --rounds 1 --out $(RESULTS)/codecs.json
-	$(BENCH)/replay.py --sources DoomDepth84-v0 DoomLabels-v0 Audio-v0 MiniGridOneHot-v0 --size 20000 --buffers auto zstd3 delta none --rounds 1 --out $(RESULTS)/sensors.json
-	$(BENCH)/rollout.py --buffers auto auto@1 zstd3 none extra:zstd-3 extra:rle-jit --out $(RESULTS)/rollout.json
-	$(BENCH)/scale.py --rounds 1 --out $(RESULTS)/scale.json
-	$(BENCH)/training.py --algorithms DQN --scenes MsPacman MiniGridRGB-v0 Crafter-v0 Doom84-v0 recorded:Doom84-v0 --out $(RESULTS)/training.json
-	$(BENCH)/training.py --algorithms SAC --scenes Humanoid-v5 --steps 8000 --rounds 1 --out $(RESULTS)/training.json --update
-	$(BENCH)/training.py --algorithms PPO --scenes MsPacman Crafter-v0 --rounds 1 --out $(RESULTS)/training.json --update
-	$(BENCH)/training.py --scenes $(RECORDED) --envs 1 8 --torch-threads all --rounds 1 --out $(RESULTS)/training.json --update
-	$(BENCH)/training.py --algorithms QRDQN PrioritizedDQN --scenes $(RECORDED) --rounds 1 --out $(RESULTS)/training.json --update
-	$(BENCH)/training.py --algorithms SAC --scenes CarRacing-v3 --rounds 1 --out $(RESULTS)/training.json --update
-	$(BENCH)/alternating_buffers.py --out $(RESULTS)/alternating_buffers.json
-	$(BENCH)/published.py --out $(RESULTS)/published.json
-	$(BENCH)/persistence.py --buffers checkpoint storage torchrl:tensors torchrl:list torchrl:flat torchrl:nested torchrl:h5 --rounds 1 --out $(RESULTS)/persistence.json
-	$(BENCH)/samplers.py --sources MsPacman HalfCheetah-v5 --size 1000000 --out $(RESULTS)/samplers.json
-	$(BENCH)/sequence_sampling.py --out $(RESULTS)/sequence_sampling.json
-	$(BENCH)/distributed_buffer.py --out $(RESULTS)/distributed.json
-	$(BENCH)/formats.py --out $(RESULTS)/formats.json
+bench: $(VENV)/.environments $(PEERS)/.installed  ## measure all but the GPU, about 90 minutes on two quiet cores
+	failed=; for script in $(SCRIPTS); do \
+		$(BENCH)/$$script.py --out $(RESULTS)/$$script.json || failed="$$failed $$script"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 	$(BENCH)/report.py
 
 bench-cuda: $(VENV)/.environments  ## measure batches and trainings on a CUDA device, some minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cuda]'
-	$(BENCH)/device_batches.py --buffers auto auto@device --out $(RESULTS)/cuda_batches.json
-	$(CUDA_TURNS) --algorithms DQN --scenes recorded:MsPacman recorded:Crafter-v0
-	$(CUDA_TURNS) --algorithms DQN --scenes recorded:MsPacman --batch-size 256 --update
-	$(CUDA_TURNS) --algorithms SAC --scenes recorded:CarRacing-v3 --update
-	$(CUDA_TURNS) --algorithms PPO --scenes recorded:MsPacman --update
-	$(CUDA_TURNS) --algorithms PPO --scenes recorded:MsPacman --envs 64 --update
-	$(BENCH)/training.py --device cuda --algorithms PPO --scenes MsPacman --buffers auto auto@device --rounds 1 --out $(RESULTS)/cuda_training.json
+	$(BENCH)/device.py --out $(RESULTS)/device.json
+	$(BENCH)/report.py
 
-bench-quick: $(VENV)/.environments  ## measure eight image environments, about ten minutes on two quiet cores
-	$(BENCH)/images.py --quick
-
-report: $(VENV)/.installed  ## write the tables, the plots and the README's part of the results there are
+report: $(VENV)/.installed  ## write the pages of results and the table of the README
 	$(BENCH)/report.py
 
 docs: $(VENV)/.installed  ## build the documentation in docs/_build

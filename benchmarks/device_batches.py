@@ -1,7 +1,4 @@
-"""Measure how long batches take until they are on a CUDA device, relative to SB3's buffer, in one process.
-
-    python benchmarks/device_batches.py
-    python benchmarks/device_batches.py --scenes MsPacman --buffers auto zstd3 --batch-sizes 256 1024
+"""How long batches take until they are on a CUDA device, relative to SB3's buffer, in one process.
 
 The same frames are added to SB3's buffer and another one, both for the device, and batches are sampled from them in
 turns, each from random numbers of its own, as if the other one did not exist. Measured are the time of the call, after
@@ -19,22 +16,17 @@ from typing import Any
 
 import numpy as np
 from frame_recording import play
-from measurement import Job, Measurement
-from ratios import Results, ratio_interval
-from session import parser, run_interleaved, save, serve
+from measurement import Measurement
+from ratios import ratio_interval
+from session import serve
 from sources import record
-from tables import markdown
 
 from adapters import sb3_class
-from adapters.buffer_names import title
 from sb3_compressed import buffer_statistics
 
-SCENES = ["MsPacman", "Crafter-v0", "Doom84-v0"]
-BATCH_SIZES = [32, 256, 1024]
-ROWS, N_BATCHES = 10_000, 200
-SMOKE_ROWS, SMOKE_BATCHES = 200, 2
-#: Batches before those that are measured, and seconds between two.
-WARM_UP, UPDATE_SECONDS = 50, 0.002
+__all__ = ["measure"]
+
+UPDATE_SECONDS = 0.002  # between two batches
 
 
 def measure(
@@ -44,8 +36,9 @@ def measure(
 
     :param name: of the buffer
     :param rows: transitions in each buffer
+    :param warm_up: batches before those that are measured
     :return: for ``call`` and ``ready``, what a buffer takes (``ours`` and ``theirs``), ``ratio``, ``low`` and ``high``;
-        and for ``memory`` its ``nbytes`` a transition, on the device if it is there
+        and ``nbytes`` of a transition, on the device if it is there
     """
     import torch as th
 
@@ -83,7 +76,7 @@ def measure(
             "high": high,
         }
     size = buffer_statistics(buffers[1])
-    result["memory"] = {"nbytes": (size.device_memory_nbytes or size.memory_nbytes) / size.transitions}
+    result["nbytes"] = (size.device_memory_nbytes or size.memory_nbytes) / size.transitions
     return result
 
 
@@ -94,69 +87,5 @@ def new_buffer(name: str, recording: Any, rows: int, device: str) -> Any:
     return cls(rows, space, recording.action_space, device=device, n_envs=1, **arguments)
 
 
-def table(results: Results) -> str:
-    """Return a row per scene, batch size and buffer."""
-    rows = []
-    for label, of_label in results.items():
-        for name, each in of_label.items():
-            if "error" in each:
-                rows.append([label, title(name), "failed", *[""] * 3])
-                continue
-            cells = [f"{each[key]['ratio']:.2f}x ({each[key]['ours']:.2f} ms)" for key in ("ready", "call")]
-            cells.append(f"{each['ready']['theirs']:.2f} ms")
-            rows.append([label, title(name), *cells])
-    return markdown(["batch", "buffer", "until it is on the device", "the call alone", "SB3"], rows)
-
-
-def memory_table(results: Results) -> list[str]:
-    """Return a row per buffer with the memory of a transition, and what it says, if that was measured."""
-    rows = [
-        [label, title(name), f"{each['memory']['nbytes']:,.0f} B"]
-        for label, of_label in results.items()
-        for name, each in of_label.items()
-        if "memory" in each
-    ]
-    about = "Memory of a transition, on the device if the buffer is there."
-    return [about, markdown(["batch", "buffer", "memory"], rows)] if rows else []
-
-
-def sections(results: Results) -> list[str]:
-    """Return the report."""
-    return [
-        "Medians of the time until a batch is on the device, and of the call of `sample` alone, relative to SB3's "
-        "buffer, in one process in turns. A training goes on after the call; it waits for the batch when the device "
-        "has nothing else to do.",
-        table(results),
-        *memory_table(results),
-    ]
-
-
-def main() -> None:
-    """Run from the command line."""
-    serve(measure)
-    import torch as th
-
-    flags = parser(__doc__, buffers=["auto", "auto@device", "none"], rounds=1)
-    flags.add_argument("--scenes", nargs="+", default=SCENES, help=f"(default: {' '.join(SCENES)})")
-    flags.add_argument("--batch-sizes", nargs="+", type=int, default=BATCH_SIZES, help="(default: 32 256 1024)")
-    arguments = flags.parse_args()
-    device, rows, n_batches, warm_up = "cuda", ROWS, N_BATCHES, WARM_UP
-    if arguments.smoke:
-        device, rows, n_batches, warm_up = "cpu", SMOKE_ROWS, SMOKE_BATCHES, 0
-        arguments.scenes, arguments.batch_sizes = ["Noise84-v0"], [8]
-    elif not th.cuda.is_available():
-        flags.error("there is no CUDA device")
-    jobs = []
-    for scene in arguments.scenes:
-        record(scene, 1, rows)  # not while it is measured
-        given = {"scene": scene, "rows": rows, "n_batches": n_batches, "warm_up": warm_up, "device": device}
-        for batch_size in arguments.batch_sizes:
-            label = f"{scene}, {batch_size}"
-            jobs += [Job(label, name, {**given, "batch_size": batch_size}) for name in arguments.buffers]
-    results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
-    save(arguments.out, "device_batches", {"rows": rows, "batches": n_batches}, results, arguments.peers)
-    print("\n\n".join(sections(results)))
-
-
 if __name__ == "__main__":
-    main()
+    serve(measure)

@@ -14,7 +14,6 @@ from batch_checks import compare_batch
 from frame_recording import Recording, play
 from measurement import Measurement
 from metrics import one_thread
-from process_times import cpu_times
 
 from adapters.ray_buffers import RayBuffer, make_ray_buffer, start_ray
 from sb3_compressed.step import Step
@@ -35,8 +34,7 @@ def measure_sampling(name: str, recording: Recording, rows: int, seconds: float)
     :param seconds: of sampling, for each batch size and depth
     :return: milliseconds of a batch: ``sample(256)`` without requests in advance, ``sample(256), 4 ahead`` with that
         many, as means over batches in immediate succession; ``sample(256), ready``, the median after other work, when
-        all batches that were asked for have arrived; ``cpu``, the CPU times of all processes for each of the means;
-        ``fill``, the seconds of filling it; ``wrong``, a description of wrong data
+        all batches that were asked for have arrived; ``wrong``, a description of wrong data
     """
     one_thread()
     result: Measurement = {"wrong": ""}
@@ -47,9 +45,7 @@ def measure_sampling(name: str, recording: Recording, rows: int, seconds: float)
         buffer = make_ray_buffer(name, recording, rows, of_buffer[0])
         steps = play(recording)
         result["wrong"] = result["wrong"] or _check(buffer, steps, of_buffer[0])
-        begin = time.perf_counter()
         buffer.fill(itertools.islice(steps, rows - CHECKED_ROWS))
-        result["fill"] = time.perf_counter() - begin
         for batch_size in of_buffer:
             _measure_batches(buffer, batch_size, seconds, result)
         buffer.close()
@@ -69,14 +65,12 @@ def _measure_batches(buffer: RayBuffer, batch_size: int, seconds: float, result:
         batches = buffer.batches(batch_size, depth)
         for _ in range(WARM_UP + depth):
             next(batches)
-        before, begin, n = cpu_times(), time.perf_counter(), 0
+        begin, n = time.perf_counter(), 0
         while time.perf_counter() - begin < seconds:
             next(batches)
             n += 1
-        elapsed, after = time.perf_counter() - begin, cpu_times()
         label = f"{key}, {depth} ahead" if depth else key
-        result[label] = elapsed / n * 1e3
-        result.setdefault("cpu", {})[label] = {role: used / n * 1e3 for role, used in after.since(before).items()}
+        result[label] = (time.perf_counter() - begin) / n * 1e3
         if depth == buffer.depths[-1]:
             result[f"{key}, ready"] = _ready_ms(batches, seconds, PAUSES[batch_size])
         batches.close()

@@ -1,81 +1,26 @@
-"""How many transitions a second go into shards and from there to the learner, and what CPU time they take."""
+"""How many transitions a second go into shards and from there to the learner."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
 from typing import Any
 
-import numpy as np
 import ray
 from frame_recording import Recording, play
 from measurement import Measurement
 from metrics import one_thread
-from process_times import cpu_times
 
 from adapters.ray_buffers import DistributedBuffer, start_ray
 from sb3_compressed.distributed import ReplayWriter
-from sb3_compressed.distributed.encoded_rows import block_of
-from sb3_compressed.distributed.shard import Segment
 from sb3_compressed.step import Step
 
-__all__ = ["SEGMENT_ROWS", "measure_inserts", "measure_throughput"]
+__all__ = ["measure_throughput"]
 
 SEGMENT_ROWS = 64
-#: Segments that are sent before the first is acknowledged; writers have two.
-WINDOWS = (1, 2, 4)
 #: Rows that a collector repeats, and calls of it that wait.
 COLLECTOR_ROWS, CALLS_AHEAD = 256, 2
 BATCH_SIZE = 256
-
-
-def measure_inserts(recording: Recording, rows: int, seconds: float) -> Measurement:
-    """Insert segments that were encoded before into one shard in memory.
-
-    :param rows: rows of the buffer and of the segments, which are repeated
-    :param seconds: of inserting, for each number of segments that are sent ahead
-    :return: acknowledged transitions a second, ``inserts, 2 ahead``; ``nbytes`` of a segment; ``cpu``, the seconds of
-        each process per transition
-    """
-    one_thread()
-    start_ray()
-    buffer = DistributedBuffer(recording, rows)
-    buffer.fill(itertools.islice(play(recording), SEGMENT_ROWS))
-    shard, spec = buffer.buffer._group.shards[0].actor, buffer.buffer._spec
-    staging = spec.staging(SEGMENT_ROWS, recording.n_envs, 1)
-    segments: list[tuple[Any, dict[bytes, Any]]] = []
-    for step in itertools.islice(play(recording), rows // SEGMENT_ROWS * SEGMENT_ROWS):
-        step.add_to(staging)
-        if staging.full:
-            block = block_of(staging, np.arange(SEGMENT_ROWS))
-            segments.append((block.pack(), block.codecs))
-            staging.reset()
-    result: Measurement = {"nbytes": sum(block.nbytes for block, _ in segments) / len(segments)}
-    session, n_transitions = "benchmark", SEGMENT_ROWS * recording.n_envs
-    n_envs = recording.n_envs
-    position = ray.get(shard.open_ring.remote("learner-0", session, n_envs)).position
-    sent: set[bytes] = set()
-    turn = itertools.cycle(segments)
-    for window in WINDOWS:
-        replies: deque[Any] = deque()
-        n, before, begin = 0, cpu_times(), time.perf_counter()
-        while replies or time.perf_counter() - begin < seconds:
-            if len(replies) < window and time.perf_counter() - begin < seconds:
-                block, needed = next(turn)
-                new = {digest: codec for digest, codec in needed.items() if digest not in sent}
-                sent |= new.keys()
-                segment = Segment(position, block)
-                replies.append(shard.insert.remote("learner-0", session, n_envs, segment, new))
-                position = position._replace(n_inserted=position.n_inserted + SEGMENT_ROWS)
-                continue
-            ray.get(replies.popleft())
-            n += n_transitions
-        result[f"inserts, {window} ahead"] = n / (time.perf_counter() - begin)
-        used = cpu_times().since(before)
-        result.setdefault("cpu", {})[f"{window} ahead"] = {role: used[role] / n for role in used}
-    buffer.close()
-    return result
 
 
 class PlaybackCollector:
@@ -122,7 +67,7 @@ def measure_throughput(
     :param seconds: of each measurement
     :param collectors: numbers of collectors
     :return: transitions a second: ``inserts, 4 collectors``, and ``both, 4 collectors``, if so many are sampled for
-        each; ``cpu``, seconds of each kind of process per transition
+        each
     """
     one_thread()
     start_ray()
@@ -137,11 +82,9 @@ def measure_throughput(
         for key, per_insert in (("inserts", 0.0), ("both", samples_per_insert)):
             label = f"{key}, {n_collectors} collector{'s' if n_collectors > 1 else ''}"
             _collect(buffer, actors[:n_collectors], min(seconds, 1.0), per_insert)  # until caches are warm
-            before, begin = cpu_times(), time.perf_counter()
+            begin = time.perf_counter()
             n = _collect(buffer, actors[:n_collectors], seconds, per_insert)
-            elapsed, used = time.perf_counter() - begin, cpu_times().since(before)
-            result[label] = n / elapsed
-            result.setdefault("cpu", {})[label] = {role: used[role] / n for role in used}
+            result[label] = n / (time.perf_counter() - begin)
     statistics = buffer.buffer.statistics()
     result["lost"] = statistics.n_lost + statistics.n_failed + statistics.n_late
     buffer.close()

@@ -70,19 +70,15 @@ def write_recording(
     n_steps: int,
     *,
     n_stack: int = 1,
-    policy: Policy | None = None,
-    on_step: Callable[[], object] = lambda: None,
 ) -> Recording:
-    """Record environments, and close them.
+    """Record environments with random actions, and close them.
 
     :param path: the file, which appears when it is complete
     :param env: environments, not yet stacked or transposed
     :param n_steps: steps of all environments
-    :param n_stack: frames per observation, for the policy and for :func:`play`
-    :param policy: random by default
-    :param on_step: called after each step
+    :param n_stack: frames per observation, for :func:`play`
     """
-    policy = policy or random_policy(env.action_space, env.num_envs)
+    policy = random_policy(env.action_space, env.num_envs)
     metadata = {
         "n_envs": env.num_envs,
         "n_stack": n_stack,
@@ -98,7 +94,6 @@ def write_recording(
             obs: Any = wrapped.reset()
             for _ in range(n_steps):
                 obs, *_ = wrapped.step(policy(obs))
-                on_step()
         unfinished.rename(path)
     finally:
         unfinished.unlink(missing_ok=True)

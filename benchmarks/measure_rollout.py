@@ -8,7 +8,7 @@ from typing import Any
 
 from batch_checks import check_rollout
 from frame_recording import Recording, play
-from metrics import CallTimer, exhaust, one_thread, resident_nbytes
+from metrics import exhaust, median_us, one_thread, resident_nbytes, timed
 
 from adapters.sb3_adapters import RolloutAdapter
 
@@ -27,9 +27,8 @@ def measure_rollout(
     :param recording: has at least ``n_steps * rollouts`` steps
     :param n_steps: steps of all environments per rollout
     :param rollouts: number of rollouts, at least two; the first one is not timed
-    :return: bytes per transition: ``rss`` by which the process grew, ``counted`` as reported by the arrays;
-        microseconds: ``add`` per transition, ``get`` per epoch, which is one pass over all batches, with the
-        ``quartiles`` and minor page ``faults`` of each; and ``wrong``, a description of differences between added and
+    :return: bytes per transition, ``rss``, by which the process grew; microseconds: ``add`` per transition, ``get`` per
+        epoch, which is one pass over all batches; and ``wrong``, a description of differences between added and
         returned data
     """
     one_thread()
@@ -48,16 +47,13 @@ def measure_rollout(
         rollout.add(step)
     transitions = n_steps * recording.n_envs
     result: dict[str, Any] = {"rss": (resident_nbytes() - before) / transitions}
-    result["counted"] = rollout.nbytes() / transitions
-    adds, epochs = CallTimer(), CallTimer()
+    adds: list[float] = []
+    epochs: list[float] = []
     for _ in range(rollouts - 1):
         rollout.buffer.reset()
-        for step in islice(steps, n_steps):
-            adds.call(rollout.add, step)
-        for _ in range(N_EPOCHS):
-            epochs.call(exhaust, rollout.buffer.get(BATCH_SIZE))
-    adds.add_to(result, "add", recording.n_envs)
-    epochs.add_to(result, "get")
+        adds += [timed(rollout.add, step) for step in islice(steps, n_steps)]
+        epochs += [timed(exhaust, rollout.buffer.get(BATCH_SIZE)) for _ in range(N_EPOCHS)]
+    result |= {"add": median_us(adds) / recording.n_envs, "get": median_us(epochs)}
     wrong = check_rollout(make(n_steps), play(recording), n_steps)
     del warm
     return {**result, "wrong": wrong}

@@ -21,6 +21,23 @@ def resident_nbytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+#: Bytes from which the C library returns freed memory to the system, and their parameters for ``mallopt``.
+KEPT_NBYTES = 1_000_000_000
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+
+
+def keep_freed_memory() -> None:
+    """Keep freed memory in this process, if its C library is glibc.
+
+    glibc returns memory to the system when the top of its heap is free, which depends on chance: one of two equal
+    trainings may have thousands of page faults a second.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
+            mallopt(parameter, KEPT_NBYTES)
+
+
 def timed(function: Callable[..., Any], *args: Any) -> float:
     """Call a function and return the seconds it took."""
     begin = time.perf_counter()
@@ -43,32 +60,6 @@ def minor_page_faults() -> int:
     except ImportError:  # Windows
         return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
-class CallTimer:
-    """Times of calls, and the minor page faults during them."""
-
-    def __init__(self) -> None:
-        self._seconds: list[float] = []
-        self._faults = 0
-
-    def call(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call a function."""
-        faults = minor_page_faults()
-        self._seconds.append(timed(function, *args))
-        self._faults += minor_page_faults() - faults
-
-    def add_to(self, result: dict[str, Any], key: str, divisor: int = 1) -> None:
-        """Add the median time to a result in microseconds, the quartiles, and the mean number of page faults.
-
-        :param result: gets the median as ``key``, and the others as ``key`` of its entries ``quartiles`` and ``faults``
-        :param divisor: transitions per call
-        """
-        microseconds = [seconds * 1e6 / divisor for seconds in self._seconds]
-        first, median, third = statistics.quantiles(microseconds, n=4, method="inclusive")
-        result[key] = median
-        result.setdefault("quartiles", {})[key] = [first, third]
-        result.setdefault("faults", {})[key] = self._faults / len(microseconds) / divisor
 
 
 class TimedCalls:

@@ -19,7 +19,6 @@ from adapters.buffer_names import TITLES, split_name, title
 COLORS = {"sb3": "#1a1a19", "ours": "#2a78d6", "extra": "#d95926", "torchrl": "#7a4fc4", "cpprb": "#1a9a6c"}
 MARKERS = {"sb3": "D", "ours": "o", "extra": "s", "torchrl": "^", "cpprb": "P"}
 SAMPLING = "sample(32)"
-PANELS = {"rss": "memory (RSS)", **{key: key for key in ("add", "sample(32)", "sample(256)")}}
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -70,7 +69,7 @@ def codecs(results: Results, path: Path, key: str = SAMPLING) -> None:
         axes.set(xscale="log", yscale="log", xlabel="memory (RSS), SB3 = 100%", ylabel=f"time of {key}, SB3 = 1×")  # noqa: RUF001
         labels = []
         for name in ["SB3", *buffer_names(results)]:
-            if not (memory := ratios(results, name, "rss")):
+            if not (memory := ratios(results, name, "growth")):
                 continue
             library, method, threads = split_name(name)
             x, y = mean(memory) * 100, mean(ratios(results, name, key))
@@ -129,102 +128,52 @@ def _place(axes: Axes, labels: Sequence[tuple[float, float, str, str]]) -> None:
             one[2].remove()
 
 
-def scale(results: Results, path: Path) -> None:
-    """Plot memory by the size of the buffer, and memory per transition and times relative to the smallest size."""
-    smallest = next(iter(results))
-    panels = {
-        "rss": "memory per transition",
-        "add": "add",
-        "sample(32)": "sample(32)",
-        "sample(256)": "sample(256)",
-    }
-    names = list(results[smallest])
+def scale(results: dict[str, dict[int, Any]], path: Path) -> None:
+    """Plot memory and the time of a batch over the size, one line per buffer."""
     with mpl.rc_context(STYLE):
-        figure, (memory, *axes) = plt.subplots(1, 1 + len(panels), figsize=(12, 2.8), layout="constrained")
-        styles = itertools.cycle(["-", "--", ":", "-."])
-        for name in names:
+        figure, (memory, times) = plt.subplots(1, 2, figsize=(8, 2.8), layout="constrained")
+        for name, of_name in results.items():
             library, *_ = split_name(name)
             look: dict[str, Any] = {"marker": MARKERS[library], "ms": 4, "color": COLORS[library]}
-            look |= {"ls": next(styles) if library == "ours" else "-", "label": title(name).replace("`", "")}
-            sizes = [int(size) for size, of_size in results.items() if "rss" in of_size.get(name, {})]
-            memory.plot(sizes, [size * results[str(size)][name]["rss"] / 1e9 for size in sizes], **look)
-            for panel, key in zip(axes, panels):
-                base = results[smallest][name].get(key, 0)
-                of_name = {int(size): of_size.get(name, {}).get(key) for size, of_size in results.items()}
-                there = {size: value / base for size, value in of_name.items() if value is not None and base > 0}
-                panel.plot(there.keys(), there.values(), **look)
+            look["label"] = title(name).replace("`", "")
+            memory.plot(of_name.keys(), [each["rss"] / 1e9 for each in of_name.values()], **look)
+            times.plot(of_name.keys(), [each["sample(32)"] for each in of_name.values()], **look)
         memory.set(title="memory (RSS)", ylabel="GB", yscale="log")
         _log(memory.yaxis, _number)
-        for panel, heading in zip(axes, panels.values()):
-            panel.set_title(heading)
-            panel.axhline(1, color="#8a8a84", lw=0.8, zorder=0)
-            panel.yaxis.set_major_formatter(FuncFormatter(_ratio))
-            panel.set_ylim(0, max(1.1 * each.dataLim.y1 for each in axes))
-        for panel in (memory, *axes):
+        times.set(title="sample(32)", ylabel="microseconds")
+        times.set_ylim(0)
+        for panel in (memory, times):
             panel.set(xscale="log", xlabel="transitions")
             panel.xaxis.set_major_formatter(EngFormatter(sep=""))
             panel.xaxis.set_minor_formatter(NullFormatter())
-        axes[0].set_ylabel(f"at {int(smallest):,} = 1×")  # noqa: RUF001
-        axes[0].legend(frameon=False, fontsize=7.5, loc="lower left")
+        times.legend(frameon=False, fontsize=7.5, loc="lower left")
         _save(figure, path)
 
 
-def games(results: Results, path: Path) -> None:
-    """Plot memory and times per buffer and game."""
-    panels = PANELS
-    labels = list(results)
-    libraries = {split_name(name)[0]: name for name in reversed(buffer_names(results))}
-    names = list(reversed(libraries.values()))  # the first of each library; more would be indistinguishable
-    offsets = [(i - (len(names) - 1) / 2) * 0.12 for i in range(len(names))]
+def scenes(groups: dict[str, dict[str, list[float | None]]], names: Sequence[str], path: Path) -> None:
+    """Plot the memory of each scene relative to SB3's, one row per scene and one marker per name.
+
+    :param groups: by group and scene, the values of all names
+    """
+    rows = [(group, scene, values) for group, of_group in groups.items() for scene, values in of_group.items()]
     with mpl.rc_context({**STYLE, "axes.grid.axis": "x"}):
-        height = 1.3 + 0.36 * len(labels)
-        figure, axes = plt.subplots(1, len(panels), figsize=(10, height), sharey=True, layout="constrained")
-        for name, offset in zip(names, offsets):
-            library, *_ = split_name(name)
-            for panel, key in zip(axes, panels):
-                for row, label in enumerate(labels):
-                    if of_one := ratios({label: results[label]}, name, key):
-                        value = of_one[0] * (100 if key == "rss" else 1)
-                        panel.plot(
-                            value,
-                            row + offset,
-                            MARKERS[library],
-                            ms=4,
-                            color=COLORS[library],
-                            label=title(name).replace("`", ""),
-                        )
-        for panel, (key, heading) in zip(axes, panels.items()):
-            panel.set(xscale="log", title=heading)
-            _log(panel.xaxis, _percent if key == "rss" else _ratio)
-            panel.tick_params(axis="x", labelsize=7)
-            panel.axvline(100 if key == "rss" else 1, color="#8a8a84", lw=0.8, zorder=0)
-        axes[0].set_yticks(range(len(labels)), labels)
-        axes[0].invert_yaxis()
-        handles = _handles(axes[0])
-        figure.legend(handles.values(), handles.keys(), frameon=False, loc="outside lower center", ncols=4, fontsize=8)
-        _save(figure, path)
-
-
-def distribution(groups: dict[str, Results], path: Path) -> None:
-    """Plot, for each group of sources, the share of sources whose ratio to SB3's buffer is at most some value."""
-    styles = ["-", "--", ":", "-."]
-    names = buffer_names({label: found for of_group in groups.values() for label, found in of_group.items()})
-    colors = dict(zip(names, itertools.cycle(["#2a78d6", "#d95926", "#7a4fc4", "#1a9a6c"])))
-    with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(1, len(PANELS), figsize=(10, 3.2), sharey=True, layout="constrained")
-        for name, (style, (group, results)) in itertools.product(names, zip(itertools.cycle(styles), groups.items())):
-            for panel, key in zip(axes, PANELS):
-                values = sorted(value * (100 if key == "rss" else 1) for value in ratios(results, name, key))
-                shares = [100 * i / len(values) for i in range(len(values) + 1)] if values else []
-                values = values[:1] + values  # every curve begins at 0%
-                label = f"{title(name)}: {group}".replace("`", "")
-                panel.step(values, shares, style, where="post", color=colors[name], lw=1.2, label=label)
-        for panel, (key, heading) in zip(axes, PANELS.items()):
-            panel.set(xscale="log", title=heading)
-            _log(panel.xaxis, _percent if key == "rss" else _ratio)
-            panel.tick_params(axis="x", labelsize=7)
-            panel.axvline(100 if key == "rss" else 1, color="#8a8a84", lw=0.8, zorder=0)
-        axes[0].set_ylabel("% of the sources at most")
-        handles = _handles(axes[0])
-        figure.legend(handles.values(), handles.keys(), frameon=False, loc="outside lower center", ncols=2, fontsize=8)
+        figure, axes = plt.subplots(figsize=(7.6, 1 + 0.19 * (len(rows) + len(groups))), layout="constrained")
+        ticks: dict[float, str] = {}
+        for number, (group, scene, values) in enumerate(rows):
+            y = number + list(groups).index(group)  # with a row for the name of each group
+            if scene == next(iter(groups[group])):
+                axes.text(
+                    -0.01, y - 1, group, transform=axes.get_yaxis_transform(), weight="bold", ha="right", va="center"
+                )
+            ticks[y] = scene
+            for name, value, (marker, color) in zip(names, values, [("o", COLORS["ours"]), ("s", COLORS["extra"])]):
+                if value is not None:
+                    axes.plot(max(value, 1e-3) * 100, y, marker, ms=4, color=color, label=name)
+        axes.set(xscale="log", xlabel="memory of a transition, SB3 = 100%")
+        axes.set_yticks(list(ticks), ticks.values())
+        axes.set_ylim(len(rows) + len(groups) - 1.5, -1.5)
+        _log(axes.xaxis, _percent)
+        axes.axvline(100, color="#8a8a84", lw=0.8, zorder=0)
+        handles = _handles(axes)
+        figure.legend(handles.values(), handles.keys(), frameon=False, loc="outside upper center", ncols=2, fontsize=8)
         _save(figure, path)

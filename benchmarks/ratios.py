@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Results", "buffer_names", "is_wrong", "mean", "paired_ratios", "ratio_interval", "ratios"]
+__all__ = ["Results", "buffer_names", "extent", "is_wrong", "mean", "ratio_interval", "ratios"]
 
 Results = dict[str, dict[str, dict[str, Any]]]
 """``{label: {buffer name: {key: number}}}``"""
@@ -23,14 +23,6 @@ def ratios(results: Results, name: str, key: str) -> list[float]:
     """Return a buffer's ratio to SB3's for every label where both were measured."""
     pairs = [(of_label.get(name, {}), of_label.get("SB3", {})) for of_label in results.values()]
     return [ours[key] / base[key] for ours, base in pairs if key in ours and base.get(key, 0) > 0]
-
-
-def paired_ratios(of_label: dict[str, dict[str, Any]], name: str, key: str) -> list[float]:
-    """Return a buffer's ratio to SB3's for each round; without rounds in the results, for their medians."""
-    runs = [of_label.get(each, {}).get("runs", {}).get(key) for each in (name, "SB3")]
-    if runs[0] is None or runs[1] is None:
-        return ratios({"": of_label}, name, key)
-    return [ours / base for ours, base in zip(*runs) if base > 0]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -57,3 +49,14 @@ def ratio_interval(ours: Sequence[float], base: Sequence[float], confidence: flo
 def is_wrong(results: Results, name: str) -> bool:
     """Return whether a buffer returned wrong data under any label."""
     return any(of_label.get(name, {}).get("wrong") for of_label in results.values())
+
+
+def extent(values: Iterable[float | None], form: str) -> str:
+    """Return the lowest and the highest value as text, empty if there is none.
+
+    >>> extent([0.5, 0.25, None], "{:.0%}"), extent([0.5], "{:.0%}")
+    ('25% to 50%', '50%')
+    """
+    found = sorted(value for value in values if value is not None)
+    texts = list(dict.fromkeys(form.format(value) for value in (*found[:1], *found[-1:])))
+    return " to ".join(texts)

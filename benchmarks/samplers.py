@@ -1,15 +1,18 @@
-"""Prioritized sampling: drawing a batch and updating its priorities, without a buffer, and as a part of buffers.
+"""Prioritized sampling and sequences, beside cpprb and TorchRL.
 
-    python benchmarks/samplers.py --items 1000000 100000000 --sources MsPacman HalfCheetah-v5
+    python benchmarks/samplers.py
+    python benchmarks/samplers.py --items 1000000 100000000
 
-Without a buffer, items have the priorities of exponentially distributed TD errors. Times are CPU times, medians over
-many draws and updates in turn; memory is the growth of the process with each item. cpprb and TorchRL use float32, this
-package float64. TorchRL needs the compiled extension of its wheel, which loads only with the version of PyTorch that it
-was built for.
+Prioritized sampling without a buffer: items have the priorities of exponentially distributed TD errors. Times are CPU
+times, medians over many draws and updates in turn; memory is the growth of the process with each item. cpprb and
+TorchRL use float32, this package float64. TorchRL needs the compiled extension of its wheel, which loads only with the
+version of PyTorch that it was built for.
 
-Of each source, a buffer with ``sampler="prioritized"`` is compared with one that samples uniformly, in one process.
-Both are full; in turn, a row is added and a batch of 256 sampled, and the priorities of the batch are updated. Where
-observations are vectors, a prioritized buffer of cpprb is measured as well, whose batches are converted to tensors.
+A buffer with ``sampler="prioritized"`` is compared with one that samples uniformly, in one process. Both are full; in
+turn, a row is added and a batch of 256 sampled, and the priorities of the batch are updated. Where observations are
+vectors, a prioritized buffer of cpprb is measured as well, whose batches are converted to tensors.
+
+Sequences are described in ``measure_sequences.py``.
 """
 
 from __future__ import annotations
@@ -21,35 +24,44 @@ from typing import Any
 
 import numpy as np
 from frame_recording import play
+from measure_sequences import BATCH_SIZE as N_SEQUENCES
+from measure_sequences import COPIES, LENGTH, ONLY, SINGLE, VECTORS, measure_sequences
 from measurement import Job, Measurement
 from metrics import one_thread, resident_nbytes
 from ratios import Results
-from session import available, parser, run_interleaved, save, serve
+from session import available, parser, run, save, serve
 from sources import record
 from tables import markdown
 
 from adapters.buffer_names import title
 from adapters.prioritized_samplers import ALPHA, BETA, make_sampler
 
+TITLE = "Samplers"
 OURS = "prioritized"
-NAMES = [OURS, "cpprb", "torchrl", "torchrl:trees"]
+NAMES = [OURS, "cpprb", "torchrl"]
 BUFFERS, SAMPLERS = "buffers", ("uniform", "prioritized")
 N_ENVS = 4
 BATCH_SIZE = 256
 PEER_KEY = f"sample and update({BATCH_SIZE})"
 KEYS = (f"draw({BATCH_SIZE})", f"update({BATCH_SIZE})")
-ITEMS, SMOKE_ITEMS = [1_000_000, 100_000_000], [1_000, 10_000]
+ITEMS, SMOKE_ITEMS = [1_000_000, 10_000_000], [1_000, 10_000]
 ADDED = 100_000  # items at once
-WARMUP = 50  # draws before the measured ones
+REPEATS, WARMUP = 2_000, 50  # draws, and those before
+#: Buffers with a prioritized sampler, and with sequences, by their transitions.
+BUFFER_SIZES = {"MsPacman": 20_000, "HalfCheetah-v5": 100_000}
+SEQUENCE_SIZES, SMOKE_SEQUENCE_SIZES = [100_000, 1_000_000, 10_000_000], [400, 2_000]
+ITEM_LABEL, BUFFER_LABEL, SEQUENCE_LABEL = "items", "buffer", "sequences"
 
 
 def measure(name: str, **arguments: Any) -> Measurement:
-    """Return microseconds of CPU time.
+    """Return microseconds: of CPU time, and of sequences by the clock.
 
     :param name: one of ``NAMES``, or ``BUFFERS``
     :param arguments: those of the function that measures it
     """
     one_thread()
+    if "length" in arguments:
+        return measure_sequences(name, **arguments)
     if name == BUFFERS:
         return _measure_buffers(**arguments)
     return _measure_cpprb(**arguments) if "source" in arguments else _measure_sampler(name, **arguments)
@@ -141,41 +153,47 @@ def _measure_cpprb(source: str, size: int, repeats: int) -> Measurement:
     return {PEER_KEY: statistics.median(times[WARMUP:]) / 1e3}
 
 
-def tables(results: Results) -> str:
-    """Return a table of samplers alone and, if there are results, one of buffers."""
-    buffers = {label: found[BUFFERS] for label, found in results.items() if BUFFERS in found}
-    parts = [table({label: found for label, found in results.items() if label not in buffers})]
-    if buffers:
-        peers = {label: found["cpprb"] for label, found in results.items() if label in buffers and "cpprb" in found}
-        parts += [
-            f"Buffers of the default compression method, with {N_ENVS} environments:", buffer_table(buffers, peers)
-        ]  # fmt: skip
-    return "\n\n".join(parts)
+def _of_kind(results: Results, kind: str) -> Results:
+    """Return the results whose label begins with a kind, without it."""
+    return {label.removeprefix(f"{kind}: "): found for label, found in results.items() if label.startswith(f"{kind}: ")}
 
 
-def buffer_table(results: dict[str, Measurement], peers: dict[str, Measurement]) -> str:
-    """Return a row per source: the times of uniform and prioritized buffers, their ratio and difference.
-
-    :param peers: of some sources, those of cpprb
-    """
-    rows = []
-    for label, measured in results.items():
-        if "error" in measured:
-            rows.append([label, "failed", *[""] * 5])
-            continue
-        uniform, prioritized = (measured[f"{sampler} sample({BATCH_SIZE})"] for sampler in SAMPLERS)
-        add = measured["prioritized add"] / measured["uniform add"]
-        times = [f"{value:.0f} us" for value in (uniform, prioritized)]
-        peer = peers.get(label, {}).get(PEER_KEY)
-        versus = "" if peer is None else f"{prioritized / peer:.2f}x"
-        differences = f"{prioritized / uniform:.2f}x", f"{prioritized - uniform:+.0f} us", f"{add:.2f}x"
-        rows.append([label, *times, *differences, versus])
-    sample = f"`sample({BATCH_SIZE})`"
-    header = ["observations, transitions", f"uniform {sample}", f"prioritized {sample} and `update_priorities`"]
-    return markdown([*header, "ratio", "difference", "`add`, ratio", "prioritized / cpprb's"], rows)
+def summary(results: Results) -> str:
+    """Return what the results mean for users."""
+    buffers = {label: found.get(BUFFERS, {}) for label, found in _of_kind(results, BUFFER_LABEL).items()}
+    more = [
+        f"{label.partition(',')[0]} {found[f'prioritized {key}'] - found[f'uniform {key}']:+.0f} us"
+        for label, found in buffers.items()
+        if f"prioritized {(key := f'sample({BATCH_SIZE})')}" in found
+    ]
+    ratios = [
+        f"{found[SINGLE] / found[COPIES]:.1f} times as fast on {label.partition(',')[0]}"
+        for label, of_label in _of_kind(results, SEQUENCE_LABEL).items()
+        if SINGLE in (found := of_label.get("auto", {}))
+    ]
+    return (
+        f"Compared with a uniform batch of {BATCH_SIZE}, a prioritized one with its update takes {', '.join(more)}. "
+        f"{N_SEQUENCES} sequences of {LENGTH} are sampled {', '.join(ratios)} as the same number of single transitions."
+    )
 
 
-def table(results: Results) -> str:
+def sections(results: Results) -> list[str]:
+    """Return the tables."""
+    buffers = _of_kind(results, BUFFER_LABEL)
+    sequences = _of_kind(results, SEQUENCE_LABEL)
+    return [
+        "Times of this machine. Prioritized sampling without a buffer:",
+        _item_table(_of_kind(results, ITEM_LABEL)),
+        f"Buffers of the default compression method, with {N_ENVS} environments:",
+        _buffer_table(buffers),
+        f"{N_SEQUENCES} sequences of {LENGTH}, on images:",
+        _image_table({label: found for label, found in sequences.items() if not label.startswith(VECTORS)}),
+        "The same on vectors; TorchRL finds the ends of episodes for each batch, as after each added transition:",
+        _vector_table({label: found for label, found in sequences.items() if label.startswith(VECTORS)}),
+    ]
+
+
+def _item_table(results: Results) -> str:
     """Return a row per number of items and library, with ratios of this package's time to the others'."""
     rows = []
     for label, of_label in results.items():
@@ -196,34 +214,82 @@ def _total(measured: Measurement) -> float | None:
     return sum(measured[key] for key in KEYS) if KEYS[0] in measured else None
 
 
-def main() -> None:
-    """Run the benchmark from the command line."""
-    serve(measure)
-    flags = parser(__doc__, buffers=NAMES)
-    flags.add_argument("--items", nargs="+", type=int, default=ITEMS, help="numbers of items (default: %(default)s)")
-    flags.add_argument("--repeats", type=int, default=3_000, help="draws and updates (default: %(default)s)")
-    flags.add_argument("--sources", nargs="+", default=[], help="also measure buffers, e.g. of MsPacman HalfCheetah-v5")
-    flags.add_argument("--size", type=int, default=100_000, help="transitions of these (default: %(default)s)")
-    arguments = flags.parse_args()
-    if arguments.smoke:
-        arguments.items, arguments.size, arguments.repeats, arguments.rounds = SMOKE_ITEMS, 400, 20, 1
+def _buffer_table(results: Results) -> str:
+    """Return a row per source: the times of uniform and prioritized buffers, and their difference."""
+    rows = []
+    for label, of_label in results.items():
+        measured = of_label[BUFFERS]
+        if "error" in measured:
+            rows.append([label, "failed", *[""] * 4])
+            continue
+        uniform, prioritized = (measured[f"{sampler} sample({BATCH_SIZE})"] for sampler in SAMPLERS)
+        peer = of_label.get("cpprb", {}).get(PEER_KEY)
+        cells = [f"{uniform:.0f} us", f"{prioritized:.0f} us", f"{prioritized - uniform:+.0f} us"]
+        cells.append(f"{measured['prioritized add'] / measured['uniform add']:.2f}x")
+        rows.append([label, *cells, "" if peer is None else f"{prioritized / peer:.2f}x"])
+    sample = f"`sample({BATCH_SIZE})`"
+    header = ["observations, transitions", f"uniform {sample}", f"prioritized {sample} and `update_priorities`"]
+    return markdown([*header, "difference", "`add`, ratio", "prioritized / cpprb's"], rows)
+
+
+def _image_table(results: Results) -> str:
+    rows = []
+    for label, of_label in results.items():
+        measured = of_label["auto"]
+        if "error" not in measured:
+            times = [f"{measured[key] / 1e3:.2f} ms" for key in (SINGLE, COPIES, ONLY)]
+            rows.append([label, *times, f"{measured[SINGLE] / measured[COPIES]:.1f}x"])
+    return markdown(["source", f"`{SINGLE}`", COPIES, ONLY, "copies, as fast as single ones"], rows)
+
+
+def _vector_table(results: Results) -> str:
+    rows = [
+        [label.partition(", ")[2], title(name), f"{measured[COPIES] / 1e3:.2f} ms"]
+        for label, of_label in results.items()
+        for name, measured in of_label.items()
+        if COPIES in measured
+    ]
+    return markdown(["transitions", "buffer", "time"], rows)
+
+
+def _jobs(arguments: Any) -> list[Job]:
+    """Return all jobs, after recording what they replay."""
     names = available(arguments.buffers, arguments.peers)
+    is_smoke = arguments.smoke
+    items, repeats = (SMOKE_ITEMS, 20) if is_smoke else (arguments.items, REPEATS)
     jobs = [
-        Job(f"{n_items:,}", name, {"n_items": n_items, "repeats": arguments.repeats})
-        for n_items in arguments.items
+        Job(f"{ITEM_LABEL}: {n_items:,}", name, {"n_items": n_items, "repeats": repeats})
+        for n_items in items
         for name in names
     ]
-    for source in arguments.sources:
-        recording = record(source, N_ENVS, arguments.size // N_ENVS + WARMUP + arguments.repeats)
-        job_arguments = {"source": source, "size": arguments.size, "repeats": arguments.repeats}
-        of_vectors = ["cpprb"] if "cpprb" in names and len(recording.observation_space.shape or ()) == 1 else []
-        jobs += [Job(f"{source}, {arguments.size:,}", name, job_arguments) for name in (BUFFERS, *of_vectors)]
-    results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
-    keys = ["items", *(["sources", "size"] if arguments.sources else []), "repeats", "rounds"]
-    options = {key: getattr(arguments, key) for key in keys}
-    save(arguments.out, "samplers", options, results, arguments.peers)
-    print(tables(results))
+    for source, usual_size in BUFFER_SIZES.items():
+        size = 400 if is_smoke else usual_size
+        recording = record(source, N_ENVS, size // N_ENVS + WARMUP + repeats)
+        given = {"source": source, "size": size, "repeats": repeats}
+        is_vector = len(recording.observation_space.shape or ()) == 1
+        of_source = [BUFFERS, *(["cpprb"] if is_vector and "cpprb" in names else [])]
+        jobs += [Job(f"{BUFFER_LABEL}: {source}, {size:,}", name, given) for name in of_source]
+        if not is_vector:
+            length = 5 if is_smoke else LENGTH
+            given = {"source": source, "size": size, "length": length}
+            jobs.append(Job(f"{SEQUENCE_LABEL}: {source}, {size:,}", "auto", given))
+    for size in SMOKE_SEQUENCE_SIZES if is_smoke else SEQUENCE_SIZES:
+        given = {"source": VECTORS, "size": size, "length": 5 if is_smoke else LENGTH}
+        of_vectors = ["auto", *(["torchrl"] if "torchrl" in names else [])]
+        jobs += [Job(f"{SEQUENCE_LABEL}: {VECTORS}, {size:,}", name, given) for name in of_vectors]
+    return jobs
+
+
+def main() -> None:
+    """Run from the command line."""
+    flags = parser(__doc__, buffers=NAMES)
+    flags.add_argument("--items", nargs="+", type=int, default=ITEMS, help="numbers of items (default: %(default)s)")
+    arguments = flags.parse_args()
+    results = run(measure, _jobs(arguments), arguments.peers, rounds=arguments.rounds)
+    save(arguments, "samplers", {"repeats": REPEATS, "rounds": arguments.rounds}, results)
+    print("\n\n".join([summary(results), *sections(results)]))
 
 
 if __name__ == "__main__":
+    serve(measure)
     main()

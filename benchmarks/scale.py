@@ -1,72 +1,138 @@
-"""Measure how memory per transition, ``add`` and ``sample`` change with the size of a buffer, up to a million.
+"""Memory and times of one buffer while it is filled, up to a million transitions, and overwritten.
 
     python benchmarks/scale.py --sizes 10000 100000 1000000
 
-Measures as ``replay.py`` on MsPacman, with one process per size, and reports ratios to the same buffer at the smallest
-size. SB3's buffer takes 56 kB per transition, so it is measured up to 100,000.
+One process fills one buffer and measures at each size. A recording of 100,000 transitions of MsPacman is repeated, as
+recording a million would take half an hour. When the buffer is full, a quarter of it is overwritten, and its memory
+measured again. SB3's buffer takes 56 kB a transition, so it has room for the sizes up to 100,000 only.
 """
 
 from __future__ import annotations
 
-from measure_replay import TIMED_STEPS
-from measurement import Job
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import plots
+from frame_recording import Recording, play
+from measurement import Job, Measurement
+from metrics import median_us, one_thread, resident_nbytes, timed
 from ratios import Results
-from replay import N_ENVS, measure
-from session import available, parser, run_interleaved, save
+from session import parser, run, save, serve
 from sources import record
 from tables import markdown
 
+from adapters import make_replay
 from adapters.buffer_names import title
+from sb3_compressed.step import Step
 
-SIZES = [10_000, 30_000, 100_000, 300_000, 1_000_000]
-BUFFERS = ["auto", "zstd3"]
+TITLE = "Size of the buffer"
+SIZES, SMOKE_SIZES = [10_000, 30_000, 100_000, 300_000, 1_000_000], [400, 800]
+SOURCE, RECORDED_SIZE = "MsPacman", 100_000
 MAX_SB3_SIZE = 100_000  # 5.6 GB
+N_ENVS, N_BATCHES, N_ADDS = 4, 100, 500
+OVERWRITTEN = "overwritten"
 
 
-def table(results: Results) -> str:
-    """Return a row per buffer and size: the memory, and all numbers relative to the smallest size."""
-    smallest = next(iter(results))
-    keys = [key for key, value in results[smallest]["SB3"].items() if isinstance(value, int | float)]
-    header = [
-        "buffer",
-        "transitions",
-        "memory (RSS)",
-        "of a transition",
-        "relative",
-        *(f"`{key}`" for key in keys if key != "rss"),
-    ]
+def measure(name: str, sizes: list[int]) -> Measurement:
+    """Fill one buffer and overwrite a part of it.
+
+    :return: for each size, the bytes by which the process (RSS) has grown, ``rss``, and microseconds of a batch of 32
+        and of ``add`` for each transition; and ``overwritten``, the bytes after a quarter of the buffer was overwritten
+    """
+    one_thread()
+    recording = record(SOURCE, N_ENVS, min(sizes[-1], RECORDED_SIZE) // N_ENVS)
+    warm = make_replay(name, recording, 100)  # triggers what happens once in a process, and is kept
+    for step in islice(play(recording), 100):
+        warm.add(step)
+    warm.sample(32)
+    before = resident_nbytes()
+    buffer, steps, n_added = make_replay(name, recording, sizes[-1] // N_ENVS), _repeated(recording), 0
+    result: Measurement = {}
+    for size in sizes:
+        rows = size // N_ENVS
+        n_timed = min(N_ADDS, rows - n_added)
+        for step in islice(steps, rows - n_added - n_timed):
+            buffer.add(step)
+        add = median_us(timed(buffer.add, step) for step in islice(steps, n_timed)) / N_ENVS
+        n_added, rss = rows, resident_nbytes() - before
+        sample = median_us(timed(buffer.sample, 32) for _ in range(N_BATCHES))
+        result[str(size)] = {"rss": rss, "add": add, "sample(32)": sample}
+    for step in islice(steps, n_added // 4):
+        buffer.add(step)
+    result[OVERWRITTEN] = {"rss": resident_nbytes() - before}
+    del warm
+    return result
+
+
+def _repeated(recording: Recording) -> Iterator[Step]:
+    while True:
+        yield from play(recording)
+
+
+def _sizes(measured: Measurement) -> list[int]:
+    return [int(size) for size in measured if size.isdigit()]
+
+
+def summary(results: Results) -> str:
+    """Return what the results mean for users."""
+    [of_label] = results.values()
+    ours = of_label["auto"]
+    sizes = _sizes(ours)
+    first, last = (ours[str(size)] for size in (sizes[0], sizes[-1]))
+    ratio = last["sample(32)"] / first["sample(32)"]
+    return (
+        f"A buffer of {sizes[-1]:,} transitions of {SOURCE} takes {last['rss'] / 1e9:.2f} GB, "
+        f"{ours[OVERWRITTEN]['rss'] / 1e9:.2f} GB after a quarter of it was overwritten. A batch takes {ratio:.2f} "
+        f"times as long as from {sizes[0]:,}."
+    )
+
+
+def sections(results: Results) -> list[str]:
+    """Return the table."""
     rows = []
-    for name, base in results[smallest].items():
-        for size, of_size in results.items():
-            measured = of_size.get(name, {})
-            if keys[0] in measured and keys[0] in base:
-                cells = [f"{measured[key] / base[key]:.2f}x" if base[key] > 0 else "" for key in keys]
-                memory = [f"{measured['rss'] * int(size) / 1e9:.3g} GB", f"{measured['rss']:,.0f} B"]
-                rows.append([title(name), f"{int(size):,}", *memory, *cells])
-    return markdown(header, rows)
+    for of_label in results.values():
+        for name, measured in of_label.items():
+            for size in _sizes(measured):
+                each = measured[str(size)]
+                cells = [f"{each['rss'] / 1e9:.3g} GB", f"{each['rss'] / size:,.0f} B"]
+                times = [f"{each[key]:,.1f} us" for key in ("add", "sample(32)")]
+                rows.append([title(name), f"{size:,}", *cells, *times])
+            if OVERWRITTEN in measured:
+                nbytes = measured[OVERWRITTEN]["rss"]
+                after = [f"{nbytes / 1e9:.3g} GB", f"{nbytes / _sizes(measured)[-1]:,.0f} B"]
+                rows.append([title(name), "a quarter overwritten", *after, "", ""])
+    header = ["buffer", "transitions", "memory (RSS)", "of a transition", "`add`, of a transition", "`sample(32)`"]
+    return [
+        f"{SOURCE}, random actions, {N_ENVS} environments; a recording of {RECORDED_SIZE:,} transitions is "
+        "repeated. Times are of this machine.",
+        markdown(header, rows),
+    ]
+
+
+def plot(results: Results, path: Path) -> None:
+    """Plot memory and the time of a batch over the size."""
+    [of_label] = results.values()
+    plots.scale(
+        {name: {size: measured[str(size)] for size in _sizes(measured)} for name, measured in of_label.items()}, path
+    )
 
 
 def main() -> None:
     """Run from the command line."""
-    flags = parser(__doc__, buffers=BUFFERS)
+    flags = parser(__doc__, buffers=["auto"])
     flags.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="transitions (default: %(default)s)")
-    flags.add_argument("--source", default="MsPacman", help="e.g. MsPacman or MsPacman:trained (default: %(default)s)")
     arguments = flags.parse_args()
-    if arguments.smoke:
-        arguments.sizes, arguments.rounds = [400], 1
-    names = available(["SB3", *arguments.buffers], arguments.peers)
-    # All sizes read the same recording.
-    record(arguments.source, N_ENVS, max(arguments.sizes) // N_ENVS + TIMED_STEPS)
-    jobs = [
-        Job(str(size), name, {"source": arguments.source, "size": size})
-        for size in sorted(arguments.sizes)
-        for name in names
-        if name != "SB3" or size <= MAX_SB3_SIZE
-    ]
-    results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
-    save(arguments.out, "scale", {"source": arguments.source, "rounds": arguments.rounds}, results, arguments.peers)
-    print(table(results))
+    sizes: list[int] = SMOKE_SIZES if arguments.smoke else sorted(arguments.sizes)
+    record(SOURCE, N_ENVS, min(sizes[-1], RECORDED_SIZE) // N_ENVS)
+    of_sb3: dict[str, Any] = {"sizes": [size for size in sizes if size <= MAX_SB3_SIZE]}
+    jobs = [Job(SOURCE, "SB3", of_sb3), *(Job(SOURCE, name, {"sizes": sizes}) for name in arguments.buffers)]
+    results = run(measure, jobs, arguments.peers)
+    save(arguments, "scale", {"recorded transitions": RECORDED_SIZE}, results)
+    print("\n\n".join([summary(results), *sections(results)]))
 
 
 if __name__ == "__main__":
+    serve(measure)
     main()

@@ -10,29 +10,30 @@ import argparse
 import inspect
 import json
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import interleaved
 from machine import machine, version
-from measurement import Job, Measurement
+from measurement import Job, Measurement, json_arguments, measurement_of, medians
+from ratios import Results
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from adapters.buffer_names import is_peer, package_name, split_name
+from adapters.buffer_names import is_peer
 
 ROOT = Path(__file__).parents[1]
 PEERS = Path(os.environ.get("SB3_COMPRESSED_PEERS", ROOT / ".venv-peers" / "bin" / "python"))
 RESULTS = ROOT / "benchmarks" / "results"
 CONSOLE = Console(stderr=True)
-#: Measured only to extrapolate to larger buffers, which scripts do not.
-EXTRAPOLATION_KEYS = frozenset({"growth", "counted"})
 
 
-def parser(doc: str | None, *, buffers: Sequence[str] = (), rounds: int = 3) -> argparse.ArgumentParser:
+def parser(doc: str | None, *, buffers: Sequence[str] = (), rounds: int = 1) -> argparse.ArgumentParser:
     """Return a parser with the flags of all scripts."""
     flags = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--rounds", type=int, default=rounds, help="measurements of each buffer (default: %(default)s)")
@@ -42,40 +43,6 @@ def parser(doc: str | None, *, buffers: Sequence[str] = (), rounds: int = 3) -> 
     if buffers:
         flags.add_argument("--buffers", nargs="+", default=list(buffers), help="e.g. auto zstd3 auto@1 extra:zstd3")
     return flags
-
-
-def add_package_flag(flags: argparse.ArgumentParser) -> None:
-    """Add the flag ``--package``, see :func:`packages_of`."""
-    flags.add_argument("--package", action="append", default=[], help="NAME=PATH of another version of this package")
-
-
-def packages_of(flags: Iterable[str]) -> dict[str, Path]:
-    """Return versions of the package by name.
-
-    :raises ValueError: if one has no name, or there is nothing at its path
-    """
-    found = {}
-    for flag in flags:
-        name, equals, path = flag.partition("=")
-        if not (name and equals and Path(path).exists()):
-            raise ValueError(f"expected --package NAME=PATH with an existing path, got {flag!r}")
-        # The interpreter of an environment is a link, which identifies the environment.
-        found[name] = Path(path).absolute()
-    return found
-
-
-def names_of_versions(names: Iterable[str], packages: Iterable[str]) -> list[str]:
-    """Return the names of buffers, those of this package once for each version, e.g. ``auto#main``.
-
-    :param names: names of buffers
-    :param packages: names of versions
-    """
-    versions = [
-        f"{name}#{package}" if package and split_name(name)[0] == "ours" else name
-        for package in [*packages] or [""]
-        for name in names
-    ]
-    return [*dict.fromkeys(versions)]
 
 
 def serve(measure: Callable[..., Measurement]) -> None:
@@ -93,38 +60,42 @@ def available(names: Sequence[str], peers: Path) -> list[str]:
     return [name for name in names if name not in missing]
 
 
-def run_interleaved(
-    measure: Callable[..., Measurement],
-    jobs: Sequence[Job],
-    rounds: int,
-    peers: Path,
-    packages: Mapping[str, Path] | None = None,
-) -> dict[str, dict[str, Measurement]]:
+def run(
+    measure: Callable[..., Measurement], jobs: Sequence[Job], peers: Path, *, rounds: int = 1, parallel: int = 1
+) -> Results:
     """Run every job once per round with the script of ``measure`` and return ``{label: {name: medians}}``.
 
-    :param packages: other versions of this package, for jobs that name them: a folder that contains the package, or
-        the Python interpreter of an environment in which it is installed
+    Failures are printed and not repeated.
+
+    :param parallel: how many jobs run at a time; one where times are measured
     """
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    command, env = _command(measure, peers, packages), _environ()
-    with Progress(*columns, console=CONSOLE) as progress:
-        return interleaved.run_interleaved(command, jobs, rounds, progress, env)
+    script, env = inspect.getfile(measure), _environ()
+    runs: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
+    with Progress(*columns, console=CONSOLE) as progress, ThreadPoolExecutor(parallel) as pool:
+        task = progress.add_task("measuring", total=rounds * len(jobs))
+
+        def measured(job: Job) -> None:
+            progress.update(task, description=f"{job.label}, {job.name}")
+            of_job = runs[job.label, job.name]
+            if not any("error" in each for each in of_job):
+                python = str(peers) if is_peer(job.name) else sys.executable
+                of_job.append(_run([python, script, "--one", json_arguments(job)], env))
+                if "error" in of_job[-1]:
+                    progress.console.print(f"{job.label}, {job.name}: {of_job[-1]['error']}", markup=False)
+            progress.advance(task)
+
+        for _ in range(rounds):
+            list(pool.map(measured, jobs))
+    results: Results = defaultdict(dict)
+    for job in jobs:
+        results[job.label][job.name] = medians(runs[job.label, job.name])
+    return dict(results)
 
 
-def _command(
-    measure: Callable[..., Measurement], peers: Path, packages: Mapping[str, Path] | None
-) -> Callable[[Job], list[str]]:
-    """Return the function that returns the command of a job, see :func:`run_interleaved`."""
-    script = inspect.getfile(measure)
-
-    def command(job: Job) -> list[str]:
-        package = (packages or {}).get(package_name(job.name))
-        if package is None:
-            return [str(peers) if is_peer(job.name) else sys.executable, script, "--one"]
-        python, folder = (sys.executable, str(package)) if package.is_dir() else (str(package), "")
-        return [python, str(ROOT / "benchmarks" / "other_package.py"), folder, script, "--one"]
-
-    return command
+def _run(command: list[str], env: dict[str, str]) -> Measurement:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    return measurement_of(done.returncode, done.stdout, done.stderr)
 
 
 def _environ() -> dict[str, str]:
@@ -132,16 +103,17 @@ def _environ() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
 
 
-def save(path: Path | None, benchmark: str, arguments: dict[str, Any], results: Any, peers: Path) -> None:
-    """Write the results with date, machine and versions, if there is a path."""
+def save(flags: argparse.Namespace, benchmark: str, settings: dict[str, Any], results: Any) -> None:
+    """Write the results with date, machine and versions, if ``--out`` is a path."""
+    path: Path | None = flags.out
     if path is None:
         return
     metadata = {
         "benchmark": benchmark,
         "date": time.strftime("%Y-%m-%d"),
         "version": version(),
-        "machine": machine(sys.executable, peers),
-        "arguments": arguments,
+        "machine": machine(sys.executable, flags.peers),
+        "settings": settings,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**metadata, "results": results}, indent=1) + "\n")

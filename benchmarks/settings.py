@@ -16,10 +16,9 @@ DQN: dict[str, Any] = {
     "exploration_fraction": 0.1,
     "exploration_final_eps": 0.01,
 }
-N_ENVS = {"DQN": 1, "QRDQN": 1, "PrioritizedDQN": 1, "SAC": 1, "PPO": 8}
+N_ENVS = {"DQN": 1, "PrioritizedDQN": 1, "SAC": 1, "PPO": 8}
 SETTINGS: dict[str, dict[str, Any]] = {
     "DQN": DQN,
-    "QRDQN": DQN,
     "PrioritizedDQN": DQN,
     "SAC": {
         "buffer_size": 100_000,

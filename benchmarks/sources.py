@@ -1,7 +1,6 @@
 """Sources of observations: environments by name, recorded once and cached.
 
 ``Pong``               an Atari game with SB3's preprocessing and four stacked frames, random actions
-``Pong:trained``       the same with a half-trained policy; ``Pong:trained1000`` with one of that many training steps
 ``CarRacing-v3``       any other gymnasium environment by its full name, random actions, no stacking
 ``Crafter-v0:stack4``  the same with four stacked frames
 
@@ -24,9 +23,7 @@ from sb3_envs import make_env, register_atari, wrap_as_sb3
 from stable_baselines3.common.vec_env import VecEnv
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sb3-compressed"
-TRAINED = re.compile(r":trained(\d*)$")
 STACK = re.compile(r":stack(\d+)$")
-TRAINING_STEPS = 150_000  # about ten minutes on two cores
 #: Sources that the code was tuned on: codecs and parameters were chosen with frames of these.
 TUNED = frozenset(
     {
@@ -41,15 +38,9 @@ TUNED = frozenset(
 )
 
 
-def all_games() -> list[str]:
-    """Return the names of all ALE games with an image, about a hundred."""
-    register_atari()
-    return sorted(name[4:-3] for name in gym.registry if re.fullmatch(r"ALE/\w+-v5", name))
-
-
 @dataclass(frozen=True)
 class Source:
-    """An environment, its policy, and the frames per observation."""
+    """An environment, and the frames per observation."""
 
     name: str
 
@@ -59,20 +50,14 @@ class Source:
         return re.search(r"-v\d+$", self.environment) is None
 
     @property
-    def training_steps(self) -> int:
-        """Training steps of the policy; 0 for random actions."""
-        match = TRAINED.search(self.name)
-        return int(match[1] or TRAINING_STEPS) if match else 0
-
-    @property
     def environment(self) -> str:
-        """The name without the policy and the number of frames."""
-        return STACK.sub("", TRAINED.sub("", self.name))
+        """The name without the number of frames."""
+        return STACK.sub("", self.name)
 
     @property
     def n_stack(self) -> int:
         """Frames per observation."""
-        match = STACK.search(TRAINED.sub("", self.name))
+        match = STACK.search(self.name)
         return int(match[1]) if match else 4 if self.is_game else 1
 
     @property
@@ -116,10 +101,5 @@ def record(name: str, n_envs: int, n_steps: int) -> Recording:
     for path in sorted(CACHE.glob(f"{prefix}*rows.zst")):
         if int(path.stem.removeprefix(prefix).removesuffix("rows")) >= n_steps:
             return Recording.open(path)
-    policy = None
-    if source.training_steps:
-        from policies import trained_policy
-
-        policy = trained_policy(source)
     path = CACHE / f"{prefix}{n_steps}rows.zst"
-    return write_recording(path, source.make(n_envs), n_steps, n_stack=source.n_stack, policy=policy)
+    return write_recording(path, source.make(n_envs), n_steps, n_stack=source.n_stack)

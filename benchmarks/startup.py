@@ -91,7 +91,7 @@ def main() -> None:
     print(markdown(["", "first process", "others", "memory"], cells))
     columns = ("first process, s", "others, s", "memory")
     results = {name: dict(zip(columns, row, strict=True)) for name, row in zip(names, rows, strict=True)}
-    save(arguments.out, "startup", {"rounds": rounds}, results, arguments.peers)
+    save(arguments, "startup", {"rounds": rounds}, results)
 
 
 if __name__ == "__main__":

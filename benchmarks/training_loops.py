@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from functools import partial
-from importlib import import_module
 from typing import Any
 
+import stable_baselines3
 import torch as th
 from frame_recording import Recording
 from gymnasium import spaces
 from measurement import Measurement
-from metrics import resident_nbytes
+from metrics import keep_freed_memory, minor_page_faults, one_thread, resident_nbytes
 from recorded_env import TINY_NETWORK, make_recorded, n_recorded_steps
 from sb3_envs import wrap_as_sb3
 from session import serve
@@ -23,12 +24,11 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv
 
 from adapters import sb3_class
-from sb3_compressed import buffer_statistics, prioritize
-from sb3_compressed.buffers.base import CompressedBuffer
+from sb3_compressed import prioritize
 
 __all__ = [
-    *("RECORDED", "ROLLOUT_SIZE", "TINY", "is_on_policy", "is_recorded", "make_env", "make_model", "measure"),
-    *("missing", "recording_of"),
+    *("RECORDED", "ROLLOUT_SIZE", "TINY", "baseline_of", "is_on_policy", "is_recorded", "make_env", "make_model"),
+    *("measure", "missing", "recording_of"),
 ]
 
 #: Scenes whose frames are replayed from memory: with the usual network, and with a tiny one.
@@ -42,6 +42,11 @@ DISCRETE_VARIANTS = {"CarRacing-v3": "CarRacingDiscrete-v3"}
 def is_on_policy(algorithm: str) -> bool:
     """Return whether an algorithm has a rollout buffer."""
     return algorithm == "PPO"
+
+
+def baseline_of(algorithm: str) -> str:
+    """Return the buffer that others are compared with; SB3 has no prioritized one, so that is our uncompressed one."""
+    return "none" if algorithm == "PrioritizedDQN" else "SB3"
 
 
 def is_recorded(scene: str) -> bool:
@@ -96,51 +101,47 @@ def measure(
     algorithm: str,
     scene: str,
     n_envs: int,
-    n_threads: int | None,
     warm_up: int,
     steps: int,
-    buffer_size: int | None,
-    seed: int,
     device: str = "cpu",
+    *,
+    keeps_memory: bool = False,
 ) -> Measurement:
     """Train once and return memory and a digest of the weights.
 
-    :param n_threads: of torch, ``None`` for its default
     :param warm_up: steps before those that are measured, of all environments
     :param steps: steps that are measured
-    :param buffer_size: of replay buffers, ``None`` for all transitions of the training
     :param device: of the model and its buffer
-    :return: bytes of the process (RSS) at the end, ``rss``, and of each further transition in the buffer, ``growth``;
-        ``counted``, the bytes of a transition that it reports, to compare with ``growth``; and ``weights``
+    :param keeps_memory: whether the process keeps memory that is freed
+    :return: bytes by which the process (RSS) grows with each further transition in the buffer, ``growth``; ``seconds``
+        and minor page ``faults`` of the measured steps; and ``weights``
     """
-    if n_threads is not None:
-        th.set_num_threads(n_threads)
+    one_thread()
+    if keeps_memory:
+        keep_freed_memory()
     if device != "cpu":  # as on the CPU, where the same training has the same weights each time
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         th.use_deterministic_algorithms(True, warn_only=True)
     env = make_env(algorithm, scene, n_envs, -(-(warm_up + steps) // n_envs))
-    make = partial(make_model, name, algorithm, env, is_tiny=scene.startswith(TINY), seed=seed, device=device)
+    make = partial(make_model, name, algorithm, env, is_tiny=scene.startswith(TINY), seed=0, device=device)
     if is_on_policy(algorithm):
         # Triggers what happens once in a process. Its memory would count as that of the first rollout otherwise.
         make(rollout_size=4 * n_envs, warm_up=0, buffer_size=0).learn(4 * n_envs)
-    model = make(
-        rollout_size=min(ROLLOUT_SIZE, warm_up), warm_up=warm_up, buffer_size=buffer_size or warm_up + steps + n_envs
-    )
+    model = make(rollout_size=min(ROLLOUT_SIZE, warm_up), warm_up=warm_up, buffer_size=warm_up + steps + n_envs)
     of_first_rollout = RolloutGrowth()
     model.learn(warm_up, callback=of_first_rollout if is_on_policy(algorithm) else None)
 
     buffer = model.rollout_buffer if is_on_policy(algorithm) else model.replay_buffer
     size, rss = buffer.size() * n_envs, resident_nbytes()
+    begin, faults = time.perf_counter(), minor_page_faults()
     model.learn(steps, reset_num_timesteps=False)
-    result: Measurement = {"rss": resident_nbytes()}
+    result: Measurement = {"seconds": time.perf_counter() - begin, "faults": minor_page_faults() - faults}
     if is_on_policy(algorithm):
         result["growth"] = of_first_rollout.nbytes / (buffer.size() * n_envs)
-    elif buffer.size() * n_envs > size:
-        result["growth"] = (result["rss"] - rss) / (buffer.size() * n_envs - size)
-    if isinstance(buffer, CompressedBuffer):
-        result["counted"] = buffer_statistics(buffer).memory_nbytes / (buffer.size() * n_envs)
+    else:
+        result["growth"] = (resident_nbytes() - rss) / (buffer.size() * n_envs - size)
     env.close()
-    return {**result, "seed": seed, "weights": weights_digest(model)}
+    return {**result, "weights": weights_digest(model)}
 
 
 def weights_digest(model: Any) -> str:
@@ -190,21 +191,16 @@ def make_model(
         }
     if is_tiny:
         settings |= {"batch_size": TINY_BATCH_SIZE, "policy_kwargs": dict(TINY_NETWORK)}
-        if algorithm == "QRDQN":
-            settings["policy_kwargs"]["n_quantiles"] = 25
     settings["batch_size"] = min(settings["batch_size"], rollout_size)
     if algorithm == "PrioritizedDQN":
         arguments["sampler"] = "prioritized"
     policy = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
-    model = _class_of(algorithm)(policy, env, seed=seed, device=device, **settings)
+    model = getattr(stable_baselines3, algorithm.removeprefix("Prioritized"))(
+        policy, env, seed=seed, device=device, **settings
+    )
     if algorithm == "PrioritizedDQN":
         prioritize(model)
     return model
-
-
-def _class_of(algorithm: str) -> Any:
-    name = algorithm.removeprefix("Prioritized")
-    return getattr(import_module("sb3_contrib" if name == "QRDQN" else "stable_baselines3"), name)
 
 
 class RolloutGrowth(BaseCallback):

@@ -14,7 +14,6 @@ import sb3_compressed
 ROOT = Path(__file__).parent.parent
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 SUPPORT = (ROOT / "docs/support.md").read_text(encoding="utf-8")
 PYTHONS = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PYPROJECT)
 
@@ -67,11 +66,3 @@ def test_supported_versions_are_the_declared_ones(package: str, name: str) -> No
     assert declared
     assert documented
     assert declared[1] == documented[1]
-
-
-@pytest.mark.parametrize("page", sorted(set(re.findall(r"docs/results/(\w+)\.md", README))))
-def test_readme_quotes_no_results_of_earlier_minor_versions(page: str) -> None:
-    header = (ROOT / "docs" / "results" / f"{page}.md").read_text(encoding="utf-8").splitlines()[2]
-    measured = re.findall(r"(?:version|measured with) (\d+\.\d+)\.", header)  # of all rows
-    assert measured
-    assert set(measured) == {".".join(sb3_compressed.__version__.split(".")[:2])}

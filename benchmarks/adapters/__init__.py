@@ -7,6 +7,7 @@
                           ``auto@device`` with ``storage="device"``
 ``extra:zstd-3`` ...      sb3-extra-buffers with a compression method
 ``torchrl:zlib-3`` ...    TorchRL's ``CompressedListStorage`` with its own compression (``zlib``) or ``zstd``
+``torchrl:memmap``        TorchRL's ``LazyMemmapStorage``, uncompressed in files
 ``cpprb``                 cpprb, which shares frames and does not compress
 ========================  ================================================================================
 

@@ -1,4 +1,4 @@
-"""Names of measured buffers: ``[library:]method[@threads or @device][#package]``, ``SB3`` and ``SB3:optimized``."""
+"""Names of measured buffers: ``[library:]method[@threads or @device]``, ``SB3`` and ``SB3:optimized``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def split_name(name: str) -> tuple[str, str, int | None]:
     >>> split_name("SB3:optimized")
     ('sb3', 'optimized', None)
     """
-    head, _, option = name.partition("#")[0].partition("@")
+    head, _, option = name.partition("@")
     n_threads = int(option) if option and option != DEVICE else None
     library, colon, method = head.partition(":")
     if head == SB3_OPTIMIZED:
@@ -40,8 +40,8 @@ def title(name: str) -> str:
 
     >>> title("SB3:optimized")
     'SB3 `optimize_memory_usage`'
-    >>> title("auto@1"), title("torchrl:zlib-3"), title("cpprb"), title("auto#main")
-    ('sb3-compressed `auto`, 1 thread', 'TorchRL `zlib-3`', 'cpprb', 'sb3-compressed `auto` (main)')
+    >>> title("auto@1"), title("torchrl:zlib-3"), title("cpprb")
+    ('sb3-compressed `auto`, 1 thread', 'TorchRL `zlib-3`', 'cpprb')
     """
     library, method, threads = split_name(name)
     text = f"{TITLES[library]} `{SHOWN.get(method, method)}`" if method else TITLES[library]
@@ -49,7 +49,7 @@ def title(name: str) -> str:
         text += f", {threads} thread{'s' if threads > 1 else ''}"
     if is_on_device(name):
         text += ", on the device"
-    return f"{text} ({package})" if (package := package_name(name)) else text
+    return text
 
 
 def is_on_device(name: str) -> bool:
@@ -58,16 +58,7 @@ def is_on_device(name: str) -> bool:
     >>> is_on_device("auto@device"), is_on_device("auto@1")
     (True, False)
     """
-    return name.partition("#")[0].partition("@")[2] == DEVICE
-
-
-def package_name(name: str) -> str:
-    """Return which version of this package a buffer is of; empty for the version of the benchmarks.
-
-    >>> package_name("auto@1#main"), package_name("auto")
-    ('main', '')
-    """
-    return name.partition("#")[2]
+    return name.partition("@")[2] == DEVICE
 
 
 def is_peer(name: str) -> bool:

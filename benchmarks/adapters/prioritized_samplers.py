@@ -90,35 +90,8 @@ class TorchRL:
         self._sampler.update_priority(items, self._from_numpy(td_errors))
 
 
-class TorchRLTrees:
-    """TorchRL's sum and minimum trees alone, used as its sampler uses them, with NumPy arrays."""
-
-    def __init__(self, n_items: int) -> None:
-        from torchrl._torchrl import MinSegmentTreeFp32, SumSegmentTreeFp32
-
-        self._sums, self._minima, self._n_items = SumSegmentTreeFp32(n_items), MinSegmentTreeFp32(n_items), n_items
-        self._rng = np.random.default_rng(0)
-
-    def add(self, begin: int, end: int) -> None:
-        self._set(np.arange(begin, end), np.ones(end - begin, np.float32))
-
-    def draw(self, batch_size: int) -> Any:
-        total, smallest = self._sums.query(0, self._n_items), self._minima.query(0, self._n_items)
-        numbers = self._rng.random(batch_size, dtype=np.float32) * np.float32(total)
-        items = np.minimum(self._sums.scan_lower_bound(numbers), self._n_items - 1)
-        _weights = (self._sums[items] / smallest) ** -BETA
-        return items
-
-    def update(self, items: Any, td_errors: NDArray[np.float32]) -> None:
-        self._set(items, (td_errors + np.float32(1e-8)) ** np.float32(ALPHA))
-
-    def _set(self, items: NDArray[np.int64], values: NDArray[np.float32]) -> None:
-        self._sums[items] = values
-        self._minima[items] = values
-
-
 def make_sampler(name: str, n_items: int) -> PrioritizedItems:
-    """Return a sampler by name: ``prioritized``, ``cpprb``, ``torchrl`` or ``torchrl:trees``.
+    """Return a sampler by name: ``prioritized``, ``cpprb`` or ``torchrl``.
 
     :raises ValueError: if there is none of that name
     """
@@ -127,7 +100,6 @@ def make_sampler(name: str, n_items: int) -> PrioritizedItems:
         ("ours", "prioritized"): Ours,
         ("cpprb", ""): Cpprb,
         ("torchrl", ""): TorchRL,
-        ("torchrl", "trees"): TorchRLTrees,
     }
     if (library, method) not in classes:
         raise ValueError(f"{name} is no prioritized sampler")

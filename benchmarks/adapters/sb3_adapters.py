@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -32,13 +31,6 @@ class Adapter:
     #: The buffer, whose memory is measured; buffers of other libraries have other interfaces.
     buffer: Any = SimpleNamespace()
 
-    def nbytes(self) -> int:
-        """Return the size of its arrays and all they refer to, a lower bound of its memory; 0 if unknown."""
-        observations: int = getattr(self.buffer, "observations_nbytes", 0)
-        of_observations = {"observations", "next_observations"} if observations else set()
-        arrays = [array for name, array in self._parts() if name not in of_observations]
-        return observations + sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
-
     def codec_state_nbytes(self) -> int:
         """Return the size of the trained state of its codec, which does not grow with each transition."""
         codecs = {id(codec): codec for array in self._compressed() for codec in array.store.codecs()}
@@ -49,11 +41,9 @@ class Adapter:
         return sum(array.slots.nbytes for array in self._compressed())
 
     def _compressed(self) -> list[CompressedArray]:
-        return [array for _, array in self._parts() if isinstance(array, CompressedArray)]
-
-    def _parts(self) -> Iterator[tuple[str, Any]]:
-        """Yield all attributes of the buffer by name, of Dict observations each part."""
-        return ((name, part) for name, value in vars(self.buffer).items() for part in leaves(value))
+        """Return the compressed arrays of the buffer, of Dict observations each part."""
+        parts = (part for value in vars(self.buffer).values() for part in leaves(value))
+        return [part for part in parts if isinstance(part, CompressedArray)]
 
 
 class ReplayAdapter(Adapter):

@@ -5,7 +5,8 @@ and dtypes. A sampled batch is a lazy stack, whose fields are decoded when read,
 training step would.
 
 ``zlib`` is the storage's own compression before Python 3.14 (documented as zstd, which it uses from Python
-3.14 on); ``zstd`` passes functions for Zstandard, as the documentation suggests.
+3.14 on); ``zstd`` passes functions for Zstandard, as the documentation suggests. ``memmap`` is its
+``LazyMemmapStorage``, uncompressed in files, whose pages in memory count as such.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch as th
 import zstandard
 from frame_recording import Recording
 from tensordict import TensorDict
-from torchrl.data import CompressedListStorage, ReplayBuffer
+from torchrl.data import CompressedListStorage, LazyMemmapStorage, ReplayBuffer
 
 from adapters.sb3_adapters import Batch, ReplayAdapter
 from sb3_compressed.step import Step
@@ -26,10 +27,10 @@ DEFAULT_LEVEL = 3
 
 
 class TorchRLAdapter(ReplayAdapter):
-    """A buffer of compressed items with all fields of SB3's buffer."""
+    """A buffer with all fields of SB3's buffer."""
 
-    def __init__(self, size: int, **storage: Any) -> None:
-        self._buffer = ReplayBuffer(storage=CompressedListStorage(size, **storage))
+    def __init__(self, storage: Any) -> None:
+        self._buffer = ReplayBuffer(storage=storage)
 
     def add(self, step: Step) -> None:
         """Add one item per environment with one call of ``extend``."""
@@ -56,14 +57,16 @@ class TorchRLAdapter(ReplayAdapter):
 
 
 def make_replay(method: str, recording: Recording, rows: int) -> TorchRLAdapter:
-    """Return a buffer for a method such as ``zlib-3``, its own compression, or ``zstd-3``."""
+    """Return a buffer for a method: ``zlib-3``, its own compression, ``zstd-3``, or ``memmap``."""
+    size = rows * recording.n_envs
+    if method == "memmap":
+        return TorchRLAdapter(LazyMemmapStorage(size))
     match = re.fullmatch(r"(zlib|zstd)(?:-?(\d+))?", method or "zlib")
     if match is None:
-        raise ValueError(f"the methods of torchrl are zlib and zstd with a level, e.g. zstd-3, got {method!r}")
-    size = rows * recording.n_envs
+        raise ValueError(f"the methods of torchrl are memmap, zlib-3 and zstd-3 with any level, got {method!r}")
     level = int(match[2] or DEFAULT_LEVEL)
     if match[1] == "zlib":
-        return TorchRLAdapter(size, compression_level=level)
+        return TorchRLAdapter(CompressedListStorage(size, compression_level=level))
     compressor, decompressor = zstandard.ZstdCompressor(level), zstandard.ZstdDecompressor()
 
     def compress(tensor: th.Tensor) -> th.Tensor:
@@ -73,4 +76,4 @@ def make_replay(method: str, recording: Recording, rows: int) -> TorchRLAdapter:
         data = bytearray(decompressor.decompress(compressed.numpy().data))  # writable, as torch requires
         return th.frombuffer(data, dtype=metadata["dtype"]).reshape(metadata["shape"])
 
-    return TorchRLAdapter(size, compression_fn=compress, decompression_fn=decompress)
+    return TorchRLAdapter(CompressedListStorage(size, compression_fn=compress, decompression_fn=decompress))

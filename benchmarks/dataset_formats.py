@@ -1,6 +1,6 @@
-"""Formats of data sets with the same frames: size, time to write and load, and epochs of shuffled batches.
+"""Data sets in formats of Minari and this package: size, time to write and load, and epochs of shuffled batches.
 
-    python benchmarks/formats.py --source MsPacman --frames 100000
+    python benchmarks/dataset_formats.py --source MsPacman --frames 100000
 
 Transitions of a recorded game, with observations of four stacked frames, are written by this package's exports. Then
 each reader loads the files and returns the transitions of one epoch in batches, as tensors:
@@ -33,11 +33,12 @@ from measurement import Job, Measurement
 from metrics import one_thread, resident_nbytes
 from numpy.typing import NDArray
 from ratios import Results
-from session import parser, run_interleaved, save, serve
+from session import parser, run, save, serve
 from sources import record
 from tables import markdown
 
-N_FRAMES, SMOKE_FRAMES = 100_000, 400
+TITLE = "Formats of data sets"
+N_FRAMES, SMOKE_FRAMES = 30_000, 400
 N_STACK, SIZE, BATCH_SIZE = 4, 84, 256
 
 #: How each format is shown in tables.
@@ -285,8 +286,20 @@ def _import(folder: Path, n_frames: int) -> Measurement:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def tables(results: Results) -> str:
-    """Return Markdown tables of files, readers and imports."""
+def summary(results: Results) -> str:
+    """Return what the results mean for users."""
+    written, read = results["write"], results["read"]
+    sizes = [_mb(written[name]["nbytes"]) for name in ("ours", "minari", "minari frames")]
+    memory = [_mb(read[name]["loaded"]) for name in ("ours folder", "ours memory", "minari frames")]
+    return (
+        f"The same transitions take {sizes[0]} in a folder of this package, {sizes[1]} in Minari's format, or "
+        f"{sizes[2]} there without stacks. Shuffled batches need {memory[0]} of memory from the folder or "
+        f"{memory[1]} when it is loaded; with Minari's reader, an array of {memory[2]}."
+    )
+
+
+def sections(results: Results) -> list[str]:
+    """Return tables of files, readers and imports."""
     written, read, imported = results["write"], results["read"], results["import"]
     n_frames = next(found["frames"] for found in written.values() if "frames" in found)
     rows = [
@@ -296,7 +309,8 @@ def tables(results: Results) -> str:
     ]
     parts = [
         f"Files with {n_frames:,} transitions. Raw, the frames take {_mb(n_frames * SIZE**2)}, and stacks of four "
-        f"{_mb(n_frames * SIZE**2 * N_STACK)}:",
+        f"{_mb(n_frames * SIZE**2 * N_STACK)}. This package writes from a buffer that is compressed already, so its "
+        "time to write does not contain compression; the time of imports does.",
         markdown(["format", "size", "per transition", "time to write"], rows),
     ]
     rows = []
@@ -308,17 +322,18 @@ def tables(results: Results) -> str:
         of_epoch = [f"{found['epoch']:.1f} s", f"{found['share']:.0%}", f"{found['episodes']:.0f}"]
         rows.append([title, f"{found['load']:.2f} s", *of_epoch, *memory])
     header = ["reader", "time to load", "epoch", "transitions in it", "episodes per batch", "memory, loaded", "peak"]
-    parts += [f"Loading them, and one epoch in batches of {BATCH_SIZE}:", markdown(header, rows)]
-    rows = [
-        [title, f"{found['seconds']:.1f} s", f"{found['frames'] / found['seconds']:,.0f}", _mb(found["peak"])]
-        for name, title in FORMATS.items()
-        if "seconds" in (found := imported.get(name, {}))
+    found = imported["minari"]
+    return [
+        *parts,
+        f"Loading them, and one epoch in batches of {BATCH_SIZE}. Memory is the growth of the process (RSS) when "
+        "the data is loaded, and its peak until the end of the epoch; files that are mapped into memory count, and "
+        "were in the page cache. *Episodes per batch* shows how well it was shuffled.",
+        markdown(header, rows),
+        f"`import_minari` into a folder takes {found['seconds']:.1f} s, {found['frames'] / found['seconds']:,.0f} "
+        f"transitions per second, with a peak of {_mb(found['peak'])}."
+        if "seconds" in found
+        else "`import_minari` failed.",
     ]
-    parts += [
-        "Imports into a folder of this package:",
-        markdown(["format", "time", "transitions per second", "peak of the memory"], rows),
-    ]
-    return "\n\n".join(parts)
 
 
 def _mb(nbytes: float) -> str:
@@ -329,7 +344,7 @@ def main() -> None:
     """Run from the command line."""
     serve(measure)
     flags = parser(__doc__, rounds=1)
-    flags.add_argument("--source", default="MsPacman", help="a game, e.g. MsPacman or Pong:trained1000")
+    flags.add_argument("--source", default="MsPacman", help="a game, e.g. MsPacman")
     flags.add_argument("--frames", type=int, default=N_FRAMES, help="number of transitions (default: %(default)s)")
     arguments = flags.parse_args()
     if arguments.smoke:
@@ -341,10 +356,10 @@ def main() -> None:
             for task, names in (("write", FORMATS), ("read", READERS), ("import", ["minari"]))
             for name in names
         ]
-        results = run_interleaved(measure, jobs, arguments.rounds, arguments.peers)
-    options = {"source": arguments.source, "frames": arguments.frames, "rounds": arguments.rounds}
-    save(arguments.out, "formats", options, results, arguments.peers)
-    print(tables(results))
+        results = run(measure, jobs, arguments.peers, rounds=arguments.rounds)
+    settings = {"source": arguments.source, "frames": arguments.frames, "rounds": arguments.rounds}
+    save(arguments, "dataset_formats", settings, results)
+    print("\n\n".join([summary(results), *sections(results)]))
 
 
 if __name__ == "__main__":
