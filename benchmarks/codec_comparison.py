@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import plots
 from measure_published import LOAD, SAVE, measure_published
 from measure_replay import TIMED_STEPS, measure_replay
 from measurement import Job, Measurement
@@ -125,6 +124,8 @@ def _published_table(results: Results) -> str:
 
 def plot(results: Results, path: Path) -> None:
     """Plot memory against the time of a batch, one point per buffer and codec."""
+    import plots  # of matplotlib, which the environment of other libraries lacks
+
     plots.codecs(_parts(results)[0], path)
 
 
