@@ -37,7 +37,6 @@ class SlotWriter:
 
     :param log: the log to write to
     :param reader: reads from it
-    :ivar n_failed: how often slots could not be written, as on a full disk
     """
 
     #: Rows of which slots and payloads are cached: a stack refers to frames that are at most as old as it is long.
@@ -45,7 +44,6 @@ class SlotWriter:
 
     def __init__(self, log: SlotLog, reader: SlotReader) -> None:
         self._log, self._reader = log, reader
-        self.n_failed = 0
         self._segment, self._segment_id = -1, np.uint64(0)
         # By the id of a slot, or the inverted id of a payload: its offset, that of the codec that wrote it, and the
         # object itself, so that no other one gets the id.
@@ -64,9 +62,8 @@ class SlotWriter:
             self._begin(segment)
         try:
             return np.array(self._written(slots, segment), dtype=REFERENCE)
-        except BaseException as error:
+        except BaseException:
             self.clear_cache()  # what may not be written
-            self.n_failed += isinstance(error, OSError)
             raise
 
     def address_of_codec(self, codec: Codec) -> int:
@@ -141,9 +138,8 @@ class SlotWriter:
                     previous = np.array(self._written(slots, segment, is_copy=True), REFERENCE)
                     nbytes = 0
             log.append_reserved(nbytes)
-        except BaseException as error:
+        except BaseException:
             self.clear_cache()
-            self.n_failed += isinstance(error, OSError)
             raise
         return references
 

@@ -46,7 +46,6 @@ from sb3_compressed.buffers.validation import (
     validated_timeouts,
 )
 from sb3_compressed.buffers.weighted_samples import weighted_samples, weights_and_indices
-from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.errors import BufferNotReady, StorageError
@@ -176,9 +175,7 @@ class CompressedReplay(CompressedBuffer):
             return
         storage.begin_row(self, done)
         try:
-            # Rows of a joint commit are not undone one by one.
-            with deferred_interrupts() if storage.is_in_joint_commit else nullcontext():
-                self._write_steps(1, encoded, action, reward, done, timeouts, infos)
+            self._write_steps(1, encoded, action, reward, done, timeouts, infos)
         except BaseException:  # Ctrl-C, too: a transaction is whole or not there
             storage.undo_row(self)
             raise
