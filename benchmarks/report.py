@@ -101,8 +101,8 @@ def readme_part(found: dict[str, dict[str, Any] | None]) -> str:
     before = (
         "Memory of a buffer and time of a whole training with it, relative to SB3's (lower is better), with `auto`, "
         "the default codec, on two cores without a GPU. One model is trained with both buffers in turns, in a "
-        "process that keeps the memory that it frees. Scenes with `recorded:` are replayed from memory, as if the "
-        "environment took no time, and with `tiny:` also trained with a tiny network, so the buffer takes most of it:"
+        "process that keeps the memory that it frees. *Recorded* frames are replayed from memory, as if the "
+        "environment took no time; with a *tiny network*, the buffer takes most of it:"
     )
     after = "[With intervals and the calls inside](docs/results/training.md), `benchmarks/training.py`."
     rows = training.readme_rows(timed["results"] if timed else {})

@@ -18,6 +18,7 @@ buffer, with and without it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -155,7 +156,15 @@ def readme_rows(results: Results) -> list[list[str]]:
         if "time" in found:
             ours.append([label, f"{_share(results, label, 'auto'):.1%}", f"{found['time']:.2f}x"])
     # With environments, recorded scenes, and those with a tiny network, in this order.
-    return rows + sorted(ours, key=lambda row: (TINY in row[0], RECORDED in row[0]))
+    ours.sort(key=lambda row: (TINY in row[0], RECORDED in row[0]))
+    return rows + [[_in_words(label), *cells] for label, *cells in ours]
+
+
+def _in_words(label: str) -> str:
+    """Return ``DQN, Crafter, recorded, tiny network`` for ``DQN, tiny:Crafter-v0``."""
+    kinds = {RECORDED: ", recorded", TINY: ", recorded, tiny network"}
+    kind = next((words for prefix, words in kinds.items() if prefix in label), "")
+    return re.sub(r"-v\d+$", "", re.sub("|".join(kinds), "", label)) + kind
 
 
 def _memory_jobs(algorithm: str, scene: str, names: list[str], is_smoke: bool) -> list[Job]:
