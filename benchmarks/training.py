@@ -44,6 +44,8 @@ SCENES = {
     "PPO": ["MsPacman", *(f"{kind}{scene}" for kind in (RECORDED, TINY) for scene in ("MsPacman", "Crafter-v0"))],
     "PrioritizedDQN": [f"{RECORDED}MsPacman"],
 }
+#: What to name where a buffer takes most of the time.
+FAST_BUFFERS = ["none"]
 #: Scenes whose memory is measured; that of the same frames does not depend on the network.
 MEMORY_SCENES = {
     "DQN": ["MsPacman", f"{RECORDED}Crafter-v0", f"{RECORDED}Doom84-v0"],
@@ -196,7 +198,8 @@ def main() -> None:
             if reason := missing(algorithm, scene):
                 print(f"skipping {algorithm} on {scene}: {reason}")
                 continue
-            names = [name for name in arguments.buffers if name != baseline_of(algorithm)]
+            given = [*arguments.buffers, *(FAST_BUFFERS if TINY in scene else [])]
+            names = [name for name in dict.fromkeys(given) if name != baseline_of(algorithm)]
             turns += [
                 training_turns.job_of(name, algorithm, scene, is_smoke=arguments.smoke, **options) for name in names
             ]

@@ -112,6 +112,7 @@ class MixedReplayBuffer(ReplayBuffer):
     :param buffer_class: class of the online buffer and the demonstrations; by default the compressed one for the space,
         with n-step returns if ``n_steps`` is passed
     :param kwargs: arguments of the online buffer
+    :ivar buffers: the buffers, the online one first
     :raises ValueError: if shares, spaces, n-step returns or output formats do not fit each other
     :raises TypeError: if a demonstration is not a folder
     :raises StorageError: if a folder contains no replay buffer of this kind
@@ -170,7 +171,6 @@ class MixedReplayBuffer(ReplayBuffer):
 
     def _mix(self, buffers: Sequence[ReplayBuffer], weights: Sequence[float] | NDArray[np.float64]) -> None:
         _validate_buffers(buffers)
-        #: The buffers, the online one first.
         self.buffers = [*buffers]
         self._weights = _normalized(weights, len(buffers))
         self.device = buffers[0].device
