@@ -25,8 +25,9 @@ class Draw(NamedTuple):
 class Sampler(ABC):
     """Draws the transitions of each batch of a replay buffer.
 
-    A sampler that was not bound yet is a configuration: each buffer copies it, and binds its copy. A subclass needs
-    nothing but :meth:`draw`; :meth:`add` and :meth:`remove` of this class record which transitions may be drawn, so
+    A sampler that was not bound yet is a configuration: each buffer copies it, and binds its copy. Arguments of the
+    constructor are attributes of the same names, from which folders store them. A subclass needs nothing but
+    :meth:`draw`; :meth:`add` and :meth:`remove` of this class record which transitions may be drawn, so
     methods that override them call ``super()``. Random numbers are drawn from ``np.random``, as SB3 does, so that
     ``seed`` reproduces a training.
 

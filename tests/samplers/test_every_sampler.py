@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,27 @@ def test_a_state_of_another_size_is_refused(sampler: Sampler, stream: Stream) ->
     with pytest.raises(ValueError, match=r"40|\(40,\)"):
         buffers[0].sampler.load_state_dict(buffers[1].sampler.state_dict())
     assert pickle.dumps(buffers[0].sampler.state_dict()) == before
+
+
+@all_samplers
+@pytest.mark.parametrize("n_rows", [25, 60])
+@pytest.mark.parametrize("stream", ["cart"], indirect=True)
+def test_a_buffer_that_is_loaded_in_another_size_draws_as_a_new_one(
+    sampler: Sampler, stream: Stream, n_rows: int, tmp_path: Path
+) -> None:
+    filled(stream, 50, ROWS, sampler=sampler).save_checkpoint(tmp_path)
+    buffer = new_buffer(CompressedReplayBuffer, stream, n_rows, sampler=sampler)
+    loaded = CompressedReplayBuffer.from_checkpoint(tmp_path, buffer_size=n_rows * buffer.n_envs, sampler=sampler)
+    for transition in stream[-1][50 - min(n_rows, ROWS) : 50]:
+        transition.add_to(buffer)
+    draws = []
+    for each in (loaded, buffer):
+        for transition in stream[-1][50:55]:
+            transition.add_to(each)
+        np.random.seed(0)  # noqa: NPY002
+        draws.append(each.sample(64))
+    np.testing.assert_array_equal(draws[0].indices, draws[1].indices)
+    np.testing.assert_array_equal(draws[0].observations, draws[1].observations)
 
 
 @all_samplers
