@@ -201,7 +201,7 @@ class DeviceDecoder:
             on_device[id(codec)] = known
             records[number], *_ = codec_record(codec, *[tensor.data_ptr() for tensor in known[1]])
         self._on_device = on_device
-        as_rows = (each.view(np.int64).reshape(len(each), -1) for each in (segments, records))
+        as_rows = (each.view(np.int64).reshape(len(each), each.itemsize // 8) for each in (segments, records))
         self._tables = _Tables(n_changes, first, *map(self._to_device, as_rows))
         return self._tables
 

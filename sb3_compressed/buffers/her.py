@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from sb3_compressed.buffers.base import Methods
+from sb3_compressed.buffers.observations import as_indices
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.buffers.tensors import as_array
 from sb3_compressed.buffers.validation import validate_integer
@@ -72,7 +73,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         return self._samples_at(batch_indices, env_indices, env)
 
     def _get_virtual_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
-        transitions = self._transitions_at(np.multiply(batch_indices, self.n_envs, dtype=np.int64) + env_indices)
+        transitions = self._transitions_at(as_indices(batch_indices) * self.n_envs + env_indices)
         observations, next_observations = self._read(transitions)
         infos: Any = [{} for _ in batch_indices]
         if self.copy_info_dict:

@@ -171,7 +171,7 @@ class MixedReplayBuffer(ReplayBuffer):
 
     def _mix(self, buffers: Sequence[ReplayBuffer], weights: Sequence[float] | NDArray[np.float64]) -> None:
         _validate_buffers(buffers)
-        self.buffers = [*buffers]
+        self.buffers = tuple(buffers)
         self._weights = _normalized(weights, len(buffers))
         self.device = buffers[0].device
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import Empty, checked_empty
 
-__all__ = ["encode_observations", "encode_steps", "read_observations", "take", "write_observations"]
+__all__ = ["as_indices", "encode_observations", "encode_steps", "read_observations", "take", "write_observations"]
 
 
 def encode_observations(arrays: Any, *observations: Any) -> list[Any]:
@@ -99,3 +99,14 @@ def take(array: NDArray[Any], indices: NDArray[np.int64]) -> NDArray[Any]:
     if array.flags.c_contiguous:  # then reshape() returns a view, and one index takes half the time of two
         return array.reshape(n_rows * n_envs, *shape).take(indices, axis=0)
     return array[np.divmod(indices, n_envs)]
+
+
+def as_indices(values: Any) -> NDArray[np.int64]:
+    """Return rows or environments as int64, in which flat indices cannot overflow.
+
+    :raises IndexError: if they are not integers, or not a vector
+    """
+    indices = np.asarray(values)
+    if indices.ndim != 1 or (indices.dtype.kind not in "iu" and indices.size):
+        raise IndexError(f"rows and environments must be vectors of integers, got {indices.shape} of {indices.dtype}")
+    return indices.astype(np.int64, copy=False)

@@ -29,6 +29,7 @@ from sb3_compressed.buffers.base import CompressedBuffer, Methods
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
 from sb3_compressed.buffers.extend import Steps, add_steps
 from sb3_compressed.buffers.observations import (
+    as_indices,
     encode_observations,
     read_observations,
     take,
@@ -311,9 +312,7 @@ class CompressedReplay(CompressedBuffer):
         :param envs: environments ``(batch_size,)``
         :param env: a ``VecNormalize`` to normalize observations and rewards with
         """
-        # As int64, since the rows may be of a dtype in which this overflows.
-        indices = np.multiply(rows, self.n_envs, dtype=np.int64) + envs
-        transitions = self._transitions_at(indices, env)
+        transitions = self._transitions_at(as_indices(rows) * self.n_envs + envs, env)
         return self._to_tensors(transitions, *self._read(transitions), env)
 
     def _transitions_at(self, indices: NDArray[np.int64], env: VecNormalize | None = None) -> Transitions:

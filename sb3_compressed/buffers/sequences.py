@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -214,7 +215,7 @@ def _to_tensors(
 
 def _normalized(buffer: ConvertingBuffer, values: dict[Any, NDArray[Any]], env: Any) -> dict[Any, NDArray[Any]]:
     """Return observations ``(batch, time, *obs_shape)`` as SB3 normalizes them."""
-    flat: Any = {key: value.reshape(-1, *value.shape[2:]) for key, value in values.items()}
+    flat: Any = {key: value.reshape(math.prod(value.shape[:2]), *value.shape[2:]) for key, value in values.items()}
     flat = buffer._normalize_obs(flat.get(None, flat), env)
     by_key = flat if isinstance(flat, dict) else {None: flat}
     return {key: np.array(by_key[key]).reshape(value.shape) for key, value in values.items()}

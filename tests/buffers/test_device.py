@@ -94,6 +94,17 @@ def test_batches_of_other_observations_are_those_of_sb3(stream: str) -> None:
     assert_same_samples(on_device(stream, 300, 200, ours), filled(stream, 300, 200, theirs))
 
 
+@pytest.mark.parametrize("method", ["auto", "none"])
+def test_nothing_written_yet_reads_as_zeros(method: str) -> None:
+    cls, _ = REPLAY_PAIRS["replay"]
+    buffer = new_buffer(cls, "atari", 20, storage="device", compression_method=method)
+    assert len(buffer.sample(0).observations) == 0
+    assert not buffer._get_samples(np.array([0, 3])).observations.any()
+    assert not np.asarray(buffer.observations).any()
+    buffer.observations[0, 0, 0, 0] = 5
+    assert buffer.observations[0].sum() == 5 * 84
+
+
 def test_optimized_buffers_have_the_same_batches() -> None:
     ours, theirs = (
         filled("atari", 300, 200, cls, **SB3_OPTIMIZED, **options)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.buffers.observations import read_observations, take
+from sb3_compressed.buffers.observations import as_indices, read_observations, take
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.rle import Rle
@@ -58,3 +58,14 @@ def test_items_of_plain_arrays_are_copies(order: Any) -> None:
     items[...] = 99
     assert array.max() == 23
     assert take(np.zeros((4, 2, 0)), np.array([1])).shape == (1, 0)
+
+
+@pytest.mark.parametrize("values", [np.zeros((2, 2), np.int64), np.array([0.5]), np.array([True]), 3])
+def test_other_rows_raise(values: Any) -> None:
+    with pytest.raises(IndexError, match="vectors"):
+        as_indices(values)
+
+
+def test_rows_become_int64() -> None:
+    for values in (np.array([200], np.uint8), [200], []):
+        assert as_indices(values).dtype == np.int64
