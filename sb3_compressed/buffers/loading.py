@@ -23,8 +23,8 @@ __all__ = ["load_checkpoint", "open_to_read", "save_checkpoint"]
 def save_checkpoint(buffer: ReplayBuffer, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
     """Save a replay buffer to a folder: all of it the first time, then what changed since.
 
-    See :meth:`~sb3_compressed.buffers.replay.CompressedReplay.save_checkpoint`, and for mixed buffers
-    :meth:`.MixedReplayBuffer.save_checkpoint`.
+    See :meth:`~sb3_compressed.buffers.replay.CompressedReplay.save_checkpoint`, and for mixed buffers, of which
+    each save writes everything, :meth:`.MixedReplayBuffer.save_checkpoint`.
 
     :param buffer: a compressed replay buffer, a mixed one, or a distributed one, whose own ``load_checkpoint`` loads it
     :raises StorageError: if the buffer is of another kind, or the folder contains another buffer or other files

@@ -18,13 +18,7 @@ from stable_baselines3.common.utils import get_device
 
 from sb3_compressed.buffers.arguments import warn_of_prefetch
 from sb3_compressed.buffers.buffer_from_store import loadable_class
-from sb3_compressed.buffers.mixed_checkpoint import (
-    is_mixed,
-    part_folder,
-    read_manifest,
-    require_no_other_files,
-    write_manifest,
-)
+from sb3_compressed.buffers.mixed_checkpoint import new_checkpoint, part_folder, read_manifest, write_manifest
 from sb3_compressed.buffers.mixed_source import MixedSource
 from sb3_compressed.buffers.n_step import CompressedNStepReplayBuffer
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplay, CompressedReplayBuffer
@@ -303,42 +297,24 @@ class MixedReplayBuffer(ReplayBuffer):
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def save_checkpoint(self, folder: Folder, *, overwrite: bool = False) -> None:
-        """Save the weights and all buffers to a folder: all of it the first time, then what changed since.
+        """Save the weights and all buffers to a folder.
 
-        Demonstrations that are read in place are not copied. Each buffer is saved atomically, one after the other:
-        after a crash, each is that of this save or of the last one.
+        Demonstrations that are read in place are not copied. Each save writes everything, unlike those of
+        :class:`~sb3_compressed.BufferCheckpointCallback`. Until it is complete, the folder is named
+        ``<folder>.unfinished``, and while it replaces another one, that is ``<folder>.replaced``.
 
-        :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
-        :param overwrite: whether to replace another mixed buffer in the folder
-        :raises StorageError: if a buffer cannot be saved, see :meth:`saved_buffers`, or the folder contains another
-            buffer or other files
+        :param folder: a new or empty folder
+        :param overwrite: whether to replace a mixed buffer in the folder, when the new one is complete
+        :raises StorageError: if a buffer cannot be saved, see :meth:`saved_buffers`, or the folder is not empty
         :raises OSError: if it cannot be written
         """
-        saved, path = self.saved_buffers(), user_path(folder).absolute()
-        require_no_other_files(path)
-        overwrite |= not is_mixed(path)  # parts of a save that was killed
-        for number, buffer in saved.items():
-            buffer.save_checkpoint(part_folder(path, number), overwrite=overwrite)
-        self._write_manifest(path)
+        saved = self.saved_buffers()
+        with new_checkpoint(user_path(folder).absolute(), overwrite=overwrite) as unfinished:
+            for number, buffer in saved.items():
+                buffer.save_checkpoint(part_folder(unfinished, number), overwrite=True)  # as after a failed save
+            self.write_manifest(unfinished)
 
-    def save_latest(self, folder: Folder) -> None:
-        """Save each buffer to ``<folder>-<number>``, or flush it if it is in a folder; see :meth:`copy_checkpoint`."""
-        for number, buffer in self.saved_buffers().items():
-            buffer.save_latest(f"{user_path(folder)}-{number}")
-
-    def copy_checkpoint(self, folder: Folder) -> None:
-        """Copy the last save or flush of all buffers to a new folder, as hard links to the same files where possible.
-
-        :raises StorageError: if one was not saved yet
-        :raises OSError: if it cannot be written
-        """
-        path = user_path(folder)
-        path.mkdir()
-        for number, buffer in self.saved_buffers().items():
-            buffer.copy_checkpoint(part_folder(path, number))
-        self._write_manifest(path)
-
-    def _write_manifest(self, folder: Path) -> None:
+    def write_manifest(self, folder: Path) -> None:
         """Complete a checkpoint that has a part for each of :meth:`saved_buffers`."""
         saved = self.saved_buffers()
         classes = [type(saved[number]).__name__ if number in saved else None for number in range(len(self.buffers))]

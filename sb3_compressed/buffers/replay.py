@@ -47,6 +47,7 @@ from sb3_compressed.buffers.validation import (
     validated_timeouts,
 )
 from sb3_compressed.buffers.weighted_samples import weighted_samples, weights_and_indices
+from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.errors import BufferNotReady, StorageError
@@ -140,9 +141,10 @@ class CompressedReplay(CompressedBuffer):
 
     def reset(self) -> None:
         """Remove all transitions, as SB3's buffer does."""
-        super().reset()
-        if self._bound_sampler is not None:  # now: after many new steps, nothing shows that there was a reset
-            self._bound_sampler.catch_up(self)
+        with deferred_interrupts():  # after many new steps, nothing would show the sampler that there was a reset
+            super().reset()
+            if self._bound_sampler is not None:
+                self._bound_sampler.catch_up(self)
 
     # -- adding ----------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_compressed.buffers.mixed import MixedReplayBuffer
+from sb3_compressed.buffers.mixed_checkpoint import part_folder
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.callbacks.checkpoint_folder import (
@@ -187,8 +188,7 @@ class BufferCheckpointCallback(BaseCallback):
         for file in unfinished.iterdir():
             flush_path(file)
         buffer = self._buffer()
-        buffer.save_latest(self.path / NEWEST)
-        buffer.copy_checkpoint(unfinished / "buffer")
+        self._save_buffer(buffer, unfinished / "buffer")
         flush_path(unfinished)
         own = {each.folder for each in before}
         replaced = folder.with_suffix(REPLACED)
@@ -210,6 +210,21 @@ class BufferCheckpointCallback(BaseCallback):
         if self.verbose >= 1:
             print(f"{folder}: {buffer.size() * buffer.n_envs:,} transitions and the model in {seconds:.2f} s")
         return folder
+
+    def _save_buffer(self, buffer: Any, folder: Path) -> None:
+        """Save a buffer to the folders of its latest state, and copy these to a new folder."""
+        parts = {self.path / NEWEST: (buffer, folder)}
+        if isinstance(buffer, MixedReplayBuffer):
+            folder.mkdir()
+            parts = {
+                self.path / f"{NEWEST}-{number}": (part, part_folder(folder, number))
+                for number, part in buffer.saved_buffers().items()
+            }
+        for newest, (part, copy) in parts.items():
+            part.save_latest(newest)
+            part.copy_checkpoint(copy)
+        if isinstance(buffer, MixedReplayBuffer):
+            buffer.write_manifest(folder)
 
     def _remove_unfinished(self) -> None:
         """Remove what killed processes, and saves that have failed, have left."""
@@ -324,7 +339,7 @@ class BufferCheckpointCallback(BaseCallback):
 
     def _buffer(self) -> CompressedReplay | MixedReplayBuffer:
         buffer: Any = getattr(self.model, "replay_buffer", None)
-        if not hasattr(buffer, "copy_checkpoint"):  # mixed and distributed ones have it, too
+        if not (isinstance(buffer, MixedReplayBuffer) or hasattr(buffer, "copy_checkpoint")):  # also distributed ones
             raise StorageError(
                 f"{type(self).__name__} needs a compressed replay buffer, but this model "
                 f"{'has none' if buffer is None else f'uses {type(buffer).__name__}'}; pass a class of sb3_compressed "

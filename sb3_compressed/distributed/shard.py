@@ -367,30 +367,31 @@ class Shard:
         rows = Block.unpack(segment.block, self._codecs)
         require_fitting(rows, ring.buffer)
         n_rows, n_before = rows.values["n_rows"], segment.position.n_inserted
-        if ring.session:
-            is_stored = ring.n_inserted == n_before + n_rows
-        else:
+        is_stored: bool | None = ring.n_inserted == n_before + n_rows
+        if not ring.session:
             is_stored = self._is_stored(ring, segment.position, n_rows)
-            ring.session, ring.n_inserted = session, n_before + n_rows * is_stored
+            ring.session, ring.n_inserted = session, n_before + n_rows * bool(is_stored)
         if is_stored:
             return self._reply(ring)
         if ring.n_inserted != n_before:
             raise ValueError(f"{name!r} must continue after {ring.n_inserted} rows, got {n_before}")
         self._share_layouts(rows.values["layouts"])
-        if segment.after_gap:
+        if segment.after_gap or is_stored is None:  # episodes must not continue with rows that may be there already
             ring.truncate()
         ring.append(rows, max(each.max_updated for each in self._rings.values()))
         self._n_inserted_by[name] += n_rows * ring.n_envs
         self._n_bytes_inserted += segment.block.nbytes
         return self._reply(ring)
 
-    def _is_stored(self, ring: Ring, last: WriterPosition, n_rows: int) -> bool:
-        """Return whether an earlier process has stored a segment; ``False`` if its ring was resized meanwhile.
+    def _is_stored(self, ring: Ring, last: WriterPosition, n_rows: int) -> bool | None:
+        """Return whether an earlier process has stored a segment; ``None`` if its ring was resized meanwhile.
 
         :param last: where its writer was before
         """
-        if last.incarnation == self._incarnation or not ring.n_transitions or ring.n_rows != last.n_rows:
+        if last.incarnation == self._incarnation or not ring.n_transitions:
             return False
+        if ring.n_rows != last.n_rows:
+            return None
         return n_rows % ring.n_rows == (ring.buffer.pos - last.row) % ring.n_rows != 0
 
     # -- sampling --------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from sb3_compressed.persistence.checkpoint import changed_chunks, checksums_of
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.restoring import bind, fit_arrays, restore_values
 from sb3_compressed.persistence.sampler_state import (
+    is_sampler_array,
     load_sampler,
     sampler_arrays,
     sampler_values,
@@ -384,16 +385,21 @@ class BufferStorage:
     def refresh(self, buffer: ReplayBufferLike) -> bool:
         """Read what another process has written since the last call; return whether it wrote anything."""
         is_new = True
-        step, sampler = self.store.step, self.store.values.get("sampler")
+        step, sampler = self.store.step, self._stored_sampler()
         try:
             is_new = self.store.refresh()
         finally:  # what was read before an error is consistent
             if is_new:
-                is_loaded = self.store.values.get("sampler") != sampler and load_sampler(buffer, self.store)
+                is_loaded = self._stored_sampler() != sampler and load_sampler(buffer, self.store)
                 if not is_loaded and buffer.bound_sampler is not None:
                     buffer.bound_sampler.n_unreported = max(self.store.step - step, 0)
                 restore_values(buffer, self.store, self.store.values)
         return is_new
+
+    def _stored_sampler(self) -> tuple[Any, dict[str, list[int]]]:
+        """Return the values of a sampler's state in the folder, and the checksums of its arrays."""
+        arrays = {name: array for name, array in self.store.arrays.items() if is_sampler_array(name)}
+        return self.store.values.get("sampler"), checksums_of(arrays)
 
 
 class JointCommit:

@@ -440,8 +440,10 @@ class ArrayStore:
         :raises StorageError: if the folder is not empty
         :raises OSError: if the disk is full
         """
-        live = self.live_segments()
-        self.log.copy_to(folder, live, self._snapshot_records(live))
+        # The arrays of this store may be those of a buffer, which may have changed since the last commit.
+        with contextlib.closing(ArrayStore.open(self.log.folder, rows=self.n_ring_rows)) as committed:
+            live = committed.live_segments()
+            committed.log.copy_to(folder, live, committed._snapshot_records(live))
 
     def close(self) -> None:
         """Close the folder. Slots in open segments can still be read."""

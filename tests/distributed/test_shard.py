@@ -132,6 +132,23 @@ def test_a_segment_is_sent_to_a_restarted_shard(is_stored: bool, tmp_path: Path)
     assert content(own.shard) == [*range(12)]
 
 
+def test_episodes_do_not_continue_with_a_segment_that_may_be_stored_already(tmp_path: Path) -> None:
+    own = Sharded("vector", folder=tmp_path / "shard")
+    client = own.client()
+    client.send(7)
+    segment, position = client.segment(3), client.position
+    client.insert(segment)
+    own.shard.resize({"w": 50})
+    own.shard.close()
+    own.shard = client.shard = own.opened()
+    client.position = position
+    client.insert(segment)
+    buffer = own.shard._rings["w"].buffer
+    assert content(own.shard) == [*range(10), 7, 8, 9]
+    assert buffer.dones[9].all()
+    assert not (buffer.dones[9] * (1 - buffer.timeouts[9])).any()
+
+
 def test_another_writer_takes_over_a_ring() -> None:
     own = Sharded("vector")
     first = own.client()

@@ -65,6 +65,24 @@ def test_save_writes_only_changes(stream: Stream, tmp_path: Path) -> None:
     hold_equal(load_checkpoint(tmp_path, device="cpu"), buffer)
 
 
+@pytest.mark.parametrize("n_before", [30, 300])
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_copy_is_that_of_the_last_save(is_stored: bool, n_before: int, stream: Stream, tmp_path: Path) -> None:
+    """Not of what was added since, in a full ring in place of what was saved."""
+    buffer = new(stream, **{"storage": tmp_path / "saved"} if is_stored else {})
+    add(stream[-1][:n_before], buffer)
+    buffer.save_latest(tmp_path / "saved")
+    expected = load_checkpoint(tmp_path / "saved", device="cpu")
+    if is_stored:
+        with buffer.joint_commit(7):
+            add(stream[-1][n_before : n_before + 7], buffer)
+            buffer.copy_checkpoint(tmp_path / "copy")
+    else:
+        add(stream[-1][n_before : n_before + 7], buffer)
+        buffer.copy_checkpoint(tmp_path / "copy")
+    hold_equal(load_checkpoint(tmp_path / "copy", device="cpu"), expected)
+
+
 def test_direct_writes_to_arrays_are_saved(stream: Stream, tmp_path: Path) -> None:
     buffer = new(stream)
     add(stream[-1][:60], buffer)

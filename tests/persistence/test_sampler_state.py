@@ -393,6 +393,18 @@ def test_followers_have_the_priorities_of_the_last_flush(kind: str, tmp_path: Pa
     buffer.close()
 
 
+def test_followers_see_updates_without_new_transitions(tmp_path: Path) -> None:
+    buffer = new("vectors", "prioritized", storage=tmp_path)
+    add(buffer, "vectors", 0, 30)
+    buffer.flush()
+    follower = load_checkpoint(tmp_path, follow=True, device="cpu")
+    buffer.update_priorities([1, 4], [0.3, 0.2])
+    buffer.flush()
+    assert follower.refresh()
+    np.testing.assert_array_equal(follower.sampler.priorities, buffer.sampler.priorities)
+    buffer.close()
+
+
 def test_followers_of_uniform_buffers_keep_their_own_priorities(tmp_path: Path) -> None:
     buffer = new("vectors", "uniform", storage=tmp_path)
     add(buffer, "vectors", 0, 30)
