@@ -69,7 +69,8 @@ def test_save_writes_only_changes(stream: Stream, tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_a_copy_is_that_of_the_last_save(is_stored: bool, n_before: int, stream: Stream, tmp_path: Path) -> None:
     """Not of what was added since, in a full ring in place of what was saved."""
-    buffer = new(stream, **{"storage": tmp_path / "saved"} if is_stored else {})
+    options: dict[str, Any] = {"storage": tmp_path / "saved"} if is_stored else {}
+    buffer = new(stream, **options)
     add(stream[-1][:n_before], buffer)
     buffer.save_latest(tmp_path / "saved")
     expected = load_checkpoint(tmp_path / "saved", device="cpu")
