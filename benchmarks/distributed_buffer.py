@@ -171,7 +171,9 @@ def _jobs(arguments: Any, part: str) -> list[Job]:
     size, seconds = (SMOKE_SIZE, SMOKE_SECONDS) if is_smoke else (SIZE, SECONDS)
     given: dict[str, Any] = {"part": part, "source": SOURCE, "rows": size // N_ENVS, "seconds": seconds}
     if part == "sampling":
-        return [Job(part, name, given) for name in available(["local", OURS, *PEERS], arguments.peers)]
+        return [
+            Job(part, name, given) for name in available(["local", OURS, *([] if is_smoke else PEERS)], arguments.peers)
+        ]
     if part == "bytes":
         rows = (SMOKE_SIZE // 2 if is_smoke else BYTES_SIZE) // N_ENVS
         games = GAMES[:1] if is_smoke else GAMES

@@ -48,7 +48,7 @@ ITEMS, SMOKE_ITEMS = [1_000_000, 10_000_000], [1_000, 10_000]
 ADDED = 100_000  # items at once
 REPEATS, WARMUP = 2_000, 50  # draws, and those before
 #: Buffers with a prioritized sampler, and with sequences, by their transitions.
-BUFFER_SIZES = {"MsPacman": 20_000, "HalfCheetah-v5": 100_000}
+BUFFER_SIZES, SMOKE_BUFFER_SIZES = {"MsPacman": 20_000, "HalfCheetah-v5": 100_000}, {"MsPacman": 400}
 SEQUENCE_SIZES, SMOKE_SEQUENCE_SIZES = [100_000, 1_000_000, 10_000_000], [400, 2_000]
 ITEM_LABEL, BUFFER_LABEL, SEQUENCE_LABEL = "items", "buffer", "sequences"
 
@@ -262,8 +262,7 @@ def _jobs(arguments: Any) -> list[Job]:
         for n_items in items
         for name in names
     ]
-    for source, usual_size in BUFFER_SIZES.items():
-        size = 400 if is_smoke else usual_size
+    for source, size in (SMOKE_BUFFER_SIZES if is_smoke else BUFFER_SIZES).items():
         recording = record(source, N_ENVS, size // N_ENVS + WARMUP + repeats)
         given = {"source": source, "size": size, "repeats": repeats}
         is_vector = len(recording.observation_space.shape or ()) == 1

@@ -189,7 +189,7 @@ def main() -> None:
     flags.add_argument("--pairs", type=int, help="turns of a buffer (default: depends on the algorithm)")
     arguments = flags.parse_args()
     if arguments.smoke:
-        arguments.algorithms, arguments.scenes = ["DQN", "PPO"], SMOKE_SCENES
+        arguments.algorithms, arguments.scenes = ["DQN"], SMOKE_SCENES
     turns: list[Job] = []
     memory: list[Job] = []
     options = {"n_pairs": arguments.pairs} if arguments.pairs else {}
@@ -198,7 +198,7 @@ def main() -> None:
             if reason := missing(algorithm, scene):
                 print(f"skipping {algorithm} on {scene}: {reason}")
                 continue
-            given = [*arguments.buffers, *(FAST_BUFFERS if TINY in scene else [])]
+            given = [*arguments.buffers, *(FAST_BUFFERS if TINY in scene and not arguments.smoke else [])]
             names = [name for name in dict.fromkeys(given) if name != baseline_of(algorithm)]
             turns += [
                 training_turns.job_of(name, algorithm, scene, is_smoke=arguments.smoke, **options) for name in names

@@ -47,7 +47,7 @@ SCRIPTS = {
     "codec_comparison": (["--buffers", "auto", "extra:zstd3"], "| sb3-compressed `auto` |", False),
     "scale": ([], "| sb3-compressed `auto` | 400 |", False),
     "rollouts": (["--sources", "Pong", "--buffers", "auto"], "| sb3-compressed `auto` |", False),
-    "device": ([], "| batch, Noise84-v0, 8 |", False),
+    "device": (["--buffers", "auto"], "| batch, Noise84-v0, 8 |", False),
     "saving": ([], "| sb3-compressed, checkpoint |", False),
     "samplers": ([], "| 1,000 | sb3-compressed `prioritized` |", False),
     "dataset_formats": (["--source", "Pong"], "| sb3-compressed, in the folder |", False),

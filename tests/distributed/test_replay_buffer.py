@@ -198,7 +198,8 @@ def test_tools_for_buffers_in_the_process_say_that_rings_are_buffers(
     for folder in (checkpoint / "buffer", checkpoint):
         error = error_of("inspect", folder)
         ring = Path(error.partition(", such as ")[2])
-        assert error == f"{folder} contains a distributed buffer: pass the folder of a ring, such as {ring}"
+        named = checkpoint / "buffer"
+        assert error == f"{named} contains a distributed buffer: pass the folder of a ring, such as {ring}"
         assert sum(len(episode) for episode in trajectories(load_checkpoint(ring, device="cpu"))) > 0
 
 
