@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
+# Once, rather than in each process of the first tests.
+COMPILE := $(BIN)/python -m sb3_compressed.compile_kernels
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations 20 --durations-min 10
 # Tests that stop and kill real processes need a machine that answers in time: what has failed beside other tests must
 # pass alone. Its first failure stays in the output.
@@ -25,9 +27,11 @@ apex: $(VENV)/.installed  ## train Ape-X DQN on Pong with collectors and a distr
 	$(BIN)/python examples/apex_dqn.py
 
 test: $(VENV)/.installed  ## run the tests, but the slow ones
+	$(COMPILE)
 	$(PYTEST) -m "not slow" $(ALONE)
 
 test-all: $(VENV)/.installed  ## run all tests
+	$(COMPILE)
 	$(PYTEST) $(ALONE)
 
 coverage: $(VENV)/.installed  ## run all tests and list the lines and branches that none of them runs
