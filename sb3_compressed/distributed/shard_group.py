@@ -363,6 +363,6 @@ def _received(reply: Any) -> tuple[Any, Exception | None]:
 def _raise_cause(error: RayTaskError) -> NoReturn:
     """Raise what a shard has raised; Ray's own error would be of another class, with the traceback as its message."""
     cause = error.cause
-    if isinstance(cause, StorageError):  # which says what to do
+    if isinstance(cause, StorageError):  # whose message is complete
         raise cause from None
     raise (cause if isinstance(cause, Exception) else error) from error
