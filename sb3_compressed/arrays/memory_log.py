@@ -139,8 +139,10 @@ class MemoryLog:
         segment.next_offset += nbytes
         if is_copy:  # of the last row: of many environments, it may be larger than what else a segment has
             self._full_at = max(self._full_at, min(COPIES * nbytes, MAX_FULL_NBYTES))
-        elif segment.next_offset >= self._full_at:  # never between a copy and what continues it
-            self._open = None
+        else:  # never between a copy and what continues it
+            next_row_end = segment.next_offset + nbytes
+            if segment.next_offset >= self._full_at or next_row_end > max(self._full_at, segment.bytes.size):
+                self._open = None  # before another row makes the block twice as large
 
     def append_codec(self, codec: Codec) -> int:
         """Refer to a codec from the last segment, and return its number in the log, which is not 0."""

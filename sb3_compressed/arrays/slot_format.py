@@ -29,4 +29,4 @@ SLOT_SEED = 1 << 32
 TOO_MANY_PAYLOADS, NO_SEGMENT, INVALID_SLOT, DAMAGED_SLOT, DAMAGED_PAYLOAD = -1, -2, -3, -4, -5
 """What :func:`~.slot_kernels.locate_stored` returns instead of a number of codecs."""
 ELSEWHERE = -1
-"""What :func:`~.slot_kernels.append_rows` returns if the row before is not in the segment."""
+"""What :func:`~.slot_kernels.append_rows` returns if slots that its items continue are not in the segment."""

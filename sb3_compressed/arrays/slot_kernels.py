@@ -122,7 +122,8 @@ def append_rows(
     :param room: receives slots and payloads; if it is too small, nothing is written
     :param at: where in it they begin
     :param references: receives the addresses of slots, ``(n_rows, n_envs)``
-    :return: the number of bytes of slots and payloads; :data:`ELSEWHERE` if the row before is not in the segment
+    :return: the number of bytes of slots and payloads; :data:`ELSEWHERE` if slots of the row before that items
+        continue are not in the segment
     """
     nbytes_needed = appended_nbytes(places, n_new, n_frames, skipped)
     if nbytes_needed > room.size - at:
@@ -133,7 +134,7 @@ def append_rows(
     written = taken = 0
     for env in range(n_envs):
         latest = reference = 0  # address in memory of the numbers in the last slot, and in the log
-        if previous.size:
+        if previous.size and n_rows and n_new[0, env] < n_frames:
             reference = previous[env]
             offset = reference & OFFSET
             if reference >> 32 != number or offset + slot_nbytes > segment.size:

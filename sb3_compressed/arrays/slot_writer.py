@@ -131,9 +131,10 @@ class SlotWriter:
                 if 0 <= nbytes <= room.size - at:
                     break
                 if nbytes == ELSEWHERE:  # a slot refers to its own segment only
-                    slots = [*self._reader.load(previous)]
-                    if any(slot_n_frames(slot) != n_frames for slot in slots):
-                        others = {*map(slot_n_frames, slots)}
+                    continued = n_new[0] < n_frames  # of others, none is copied
+                    slots = [*self._reader.load(np.where(continued, previous, 0))]
+                    others = {slot_n_frames(slots[env]) for env in np.flatnonzero(continued)} - {n_frames}
+                    if others:
                         raise StorageError(f"items of {n_frames} frames cannot continue items of {others}")
                     previous = np.array(self._written(slots, segment, is_copy=True), REFERENCE)
                     nbytes = 0

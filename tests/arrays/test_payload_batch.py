@@ -149,5 +149,5 @@ def test_codecs_of_different_classes_are_refused() -> None:
 def test_payloads_of_4_gib_are_not_packed() -> None:
     payload = Payloads.of([b"only its declared length matters"])
     payload.places[0, 1] = 1 << 32
-    with pytest.raises(ValueError, match="payloads of 4294967296 bytes are too large to be packed"):
+    with pytest.raises(ValueError, match="4294967296"):
         PayloadBatch([get_codec("none")], payload, 1).pack()
