@@ -151,7 +151,7 @@ def main() -> None:
         for test in (SAVE, LOAD)
         for name in available(["SB3", *published, *theirs], arguments.peers)
     ]
-    results = run(measure, jobs, arguments.peers, rounds=arguments.rounds)
+    results = run(measure, jobs, arguments, rounds=arguments.rounds)
     save(arguments, "codec_comparison", {"size": size, "rounds": arguments.rounds}, results)
     print("\n\n".join([summary(results), *sections(results)]))
 

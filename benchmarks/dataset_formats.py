@@ -356,7 +356,7 @@ def main() -> None:
             for task, names in (("write", FORMATS), ("read", READERS), ("import", ["minari"]))
             for name in names
         ]
-        results = run(measure, jobs, arguments.peers, rounds=arguments.rounds)
+        results = run(measure, jobs, arguments, rounds=arguments.rounds)
     settings = {"source": arguments.source, "frames": arguments.frames, "rounds": arguments.rounds}
     save(arguments, "dataset_formats", settings, results)
     print("\n\n".join([summary(results), *sections(results)]))

@@ -138,7 +138,7 @@ def main() -> None:
         for algorithm, scene, options in trainings
         for name in arguments.buffers
     ]
-    results = run(training_turns.measure, training_turns.prepare(turns), arguments.peers)
+    results = run(training_turns.measure, training_turns.prepare(turns), arguments)
     for scene in scenes:
         record(scene, 1, batches["rows"])  # not while it is measured
     jobs = [
@@ -147,12 +147,12 @@ def main() -> None:
         for size in sizes
         for name in arguments.buffers
     ]
-    results |= run(device_batches.measure, jobs, arguments.peers)
+    results |= run(device_batches.measure, jobs, arguments)
     jobs = [
         Job(f"weights, {equal['algorithm']}, {equal['scene']}", name, {**equal, "device": device})
         for name in ("SB3", *arguments.buffers)
     ]
-    results |= run(training_loops.measure, jobs, arguments.peers)
+    results |= run(training_loops.measure, jobs, arguments)
     save(arguments, "device", {"pairs": SIZES["n_pairs"], "batches": batches["n_batches"]}, results)
     print("\n\n".join([summary(results), *sections(results)]))
 

@@ -197,7 +197,7 @@ def main() -> None:
     arguments = flags.parse_args()
     results: Results = {}
     for part in PARTS:
-        results |= run(measure, _jobs(arguments, part), arguments.peers, rounds=arguments.rounds)
+        results |= run(measure, _jobs(arguments, part), arguments, rounds=arguments.rounds)
     save(arguments, "distributed_buffer", {"size": SIZE, "rounds": arguments.rounds}, results)
     print("\n\n".join([summary(results), *sections(results)]))
 

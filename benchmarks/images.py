@@ -160,7 +160,7 @@ def main() -> None:
 
     def measured(name: str) -> Results:
         jobs = [Job(case["source"], _name(case["n_envs"]), {**case, "name": name}) for case in cases]
-        return run(measure, jobs, arguments.peers, parallel=2)
+        return run(measure, jobs, arguments, parallel=2)
 
     recorded = measured(RECORDED)
     sizes = [recorded[case["source"]][_name(case["n_envs"])].get("size") for case in cases]

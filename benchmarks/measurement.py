@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Job", "Measurement", "json_arguments", "measurement_of", "medians"]
+__all__ = ["Job", "Measurement", "arguments_of", "measurement_of", "medians"]
 
 Measurement = dict[str, Any]
 """Numbers by key, or a single entry ``error``."""
@@ -24,9 +24,9 @@ class Job:
     arguments: dict[str, Any]
 
 
-def json_arguments(job: Job) -> str:
-    """Return the last argument of the process of a job."""
-    return json.dumps({"name": job.name, **job.arguments})
+def arguments_of(job: Job) -> dict[str, Any]:
+    """Return the arguments of the function that measures a job."""
+    return {"name": job.name, **job.arguments}
 
 
 def measurement_of(returncode: int, out: str, err: str) -> Measurement:

@@ -69,7 +69,7 @@ def main() -> None:
         record(source, N_ENVS, n_steps * n_rollouts)
     given = {"n_steps": n_steps, "rollouts": n_rollouts}
     jobs = [Job(source, name, {"source": source, **given}) for source in sources for name in names]
-    results = run(measure, jobs, arguments.peers, rounds=arguments.rounds)
+    results = run(measure, jobs, arguments, rounds=arguments.rounds)
     save(arguments, "rollouts", {**given, "rounds": arguments.rounds}, results)
     print("\n\n".join([summary(results), *sections(results)]))
 

@@ -284,7 +284,7 @@ def main() -> None:
     flags = parser(__doc__, buffers=NAMES)
     flags.add_argument("--items", nargs="+", type=int, default=ITEMS, help="numbers of items (default: %(default)s)")
     arguments = flags.parse_args()
-    results = run(measure, _jobs(arguments), arguments.peers, rounds=arguments.rounds)
+    results = run(measure, _jobs(arguments), arguments, rounds=arguments.rounds)
     save(arguments, "samplers", {"repeats": REPEATS, "rounds": arguments.rounds}, results)
     print("\n\n".join([summary(results), *sections(results)]))
 

@@ -287,7 +287,7 @@ def main() -> None:
     names = available(arguments.buffers, arguments.peers)
     record(SOURCE, N_ENVS, (size + INCREMENT) // N_ENVS)
     jobs = [Job(f"{size:,} transitions", name, {"size": size}) for name in names]
-    results = run(measure, jobs, arguments.peers, rounds=arguments.rounds)
+    results = run(measure, jobs, arguments, rounds=arguments.rounds)
     save(arguments, "saving", {"rounds": arguments.rounds}, results)
     print("\n\n".join([summary(results), *sections(results)]))
 

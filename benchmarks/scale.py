@@ -1,10 +1,11 @@
-"""Memory and times of one buffer while it is filled, up to a million transitions, and overwritten.
+"""Memory and times of one buffer while it is filled, up to a million transitions, and what the first buffer costs.
 
     python benchmarks/scale.py --sizes 10000 100000 1000000
 
 One process fills one buffer and measures at each size. A recording of 100,000 transitions of MsPacman is repeated, as
 recording a million would take half an hour. When the buffer is full, a quarter of it is overwritten, and its memory
-measured again. SB3's buffer takes 56 kB a transition, so it has room for the sizes up to 100,000 only.
+measured again. SB3's buffer takes 56 kB a transition, so it has room for the sizes up to 100,000 only. What the first
+buffer of a process costs, :mod:`measure_startup` measures.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import plots
 from frame_recording import Recording, play
+from measure_startup import measure_startup, startup_table
 from measurement import Job, Measurement
 from metrics import median_us, one_thread, resident_nbytes, timed
 from ratios import Results
@@ -33,6 +35,7 @@ SOURCE, RECORDED_SIZE = "MsPacman", 100_000
 MAX_SB3_SIZE = 100_000  # 5.6 GB
 N_ENVS, N_BATCHES, N_ADDS = 4, 100, 500
 OVERWRITTEN = "overwritten"
+N_STARTUPS = 5
 
 
 def measure(name: str, sizes: list[int]) -> Measurement:
@@ -77,43 +80,47 @@ def _sizes(measured: Measurement) -> list[int]:
 
 def summary(results: Results) -> str:
     """Return what the results mean for users."""
-    [of_label] = results.values()
+    of_label = results[SOURCE]
     ours = of_label["auto"]
     sizes = _sizes(ours)
     first, last = (ours[str(size)] for size in (sizes[0], sizes[-1]))
     ratio = last["sample(32)"] / first["sample(32)"]
+    startup = results["startup"]["others"]["together"]["nbytes"]
     return (
         f"A buffer of {sizes[-1]:,} transitions of {SOURCE} takes {last['rss'] / 1e9:.2f} GB, "
-        f"{ours[OVERWRITTEN]['rss'] / 1e9:.2f} GB after a quarter of it was overwritten. A batch takes {ratio:.2f} "
-        f"times as long as from {sizes[0]:,}."
+        f"{ours[OVERWRITTEN]['rss'] / 1e9:.2f} GB after a quarter of it was overwritten, and a batch takes {ratio:.2f} "
+        f"times as long as from {sizes[0]:,}. The first buffer of a process takes {startup / 1e6:.0f} MB more."
     )
 
 
 def sections(results: Results) -> list[str]:
     """Return the table."""
     rows = []
-    for of_label in results.values():
-        for name, measured in of_label.items():
-            for size in _sizes(measured):
-                each = measured[str(size)]
-                cells = [f"{each['rss'] / 1e9:.3g} GB", f"{each['rss'] / size:,.0f} B"]
-                times = [f"{each[key]:,.1f} us" for key in ("add", "sample(32)")]
-                rows.append([title(name), f"{size:,}", *cells, *times])
-            if OVERWRITTEN in measured:
-                nbytes = measured[OVERWRITTEN]["rss"]
-                after = [f"{nbytes / 1e9:.3g} GB", f"{nbytes / _sizes(measured)[-1]:,.0f} B"]
-                rows.append([title(name), "a quarter overwritten", *after, "", ""])
+    for name, measured in results[SOURCE].items():
+        for size in _sizes(measured):
+            each = measured[str(size)]
+            cells = [f"{each['rss'] / 1e9:.3g} GB", f"{each['rss'] / size:,.0f} B"]
+            times = [f"{each[key]:,.1f} us" for key in ("add", "sample(32)")]
+            rows.append([title(name), f"{size:,}", *cells, *times])
+        if OVERWRITTEN in measured:
+            nbytes = measured[OVERWRITTEN]["rss"]
+            after = [f"{nbytes / 1e9:.3g} GB", f"{nbytes / _sizes(measured)[-1]:,.0f} B"]
+            rows.append([title(name), "a quarter overwritten", *after, "", ""])
     header = ["buffer", "transitions", "memory (RSS)", "of a transition", "`add`, of a transition", "`sample(32)`"]
     return [
         f"{SOURCE}, random actions, {N_ENVS} environments; a recording of {RECORDED_SIZE:,} transitions is "
         "repeated. Times are of this machine.",
         markdown(header, rows),
+        "## The first buffer of a process",
+        "What a process with a compressed buffer of 4x84x84 frames takes beyond SB3 and torch, however small its "
+        "buffer. The first process after an installation compiles the kernels:",
+        startup_table(results),
     ]
 
 
 def plot(results: Results, path: Path) -> None:
     """Plot memory and the time of a batch over the size."""
-    [of_label] = results.values()
+    of_label = results[SOURCE]
     plots.scale(
         {name: {size: measured[str(size)] for size in _sizes(measured)} for name, measured in of_label.items()}, path
     )
@@ -128,7 +135,8 @@ def main() -> None:
     record(SOURCE, N_ENVS, min(sizes[-1], RECORDED_SIZE) // N_ENVS)
     of_sb3: dict[str, Any] = {"sizes": [size for size in sizes if size <= MAX_SB3_SIZE]}
     jobs = [Job(SOURCE, "SB3", of_sb3), *(Job(SOURCE, name, {"sizes": sizes}) for name in arguments.buffers)]
-    results = run(measure, jobs, arguments.peers)
+    results = run(measure, jobs, arguments)
+    results["startup"] = measure_startup(1 if arguments.smoke else N_STARTUPS, compiled=arguments.smoke)
     save(arguments, "scale", {"recorded transitions": RECORDED_SIZE}, results)
     print("\n\n".join([summary(results), *sections(results)]))
 

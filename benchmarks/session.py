@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import machine, version
-from measurement import Job, Measurement, json_arguments, measurement_of, medians
+from measurement import Job, Measurement, arguments_of, measurement_of, medians
 from ratios import Results
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -61,11 +61,17 @@ def available(names: Sequence[str], peers: Path) -> list[str]:
 
 
 def run(
-    measure: Callable[..., Measurement], jobs: Sequence[Job], peers: Path, *, rounds: int = 1, parallel: int = 1
+    measure: Callable[..., Measurement],
+    jobs: Sequence[Job],
+    flags: argparse.Namespace,
+    *,
+    rounds: int = 1,
+    parallel: int = 1,
 ) -> Results:
     """Run every job once per round with the script of ``measure`` and return ``{label: {name: medians}}``.
 
-    Failures are printed and not repeated.
+    Failures are printed and not repeated. With ``--smoke``, which measures nothing, jobs run in this process, so that
+    each import is done once.
 
     :param parallel: how many jobs run at a time; one where times are measured
     """
@@ -79,14 +85,17 @@ def run(
             progress.update(task, description=f"{job.label}, {job.name}")
             of_job = runs[job.label, job.name]
             if not any("error" in each for each in of_job):
-                python = str(peers) if is_peer(job.name) else sys.executable
-                of_job.append(_run([python, script, "--one", json_arguments(job)], env))
+                if flags.smoke and not is_peer(job.name):
+                    of_job.append(measure(**arguments_of(job)))
+                else:
+                    python = str(flags.peers) if is_peer(job.name) else sys.executable
+                    of_job.append(_run([python, script, "--one", json.dumps(arguments_of(job))], env))
                 if "error" in of_job[-1]:
                     progress.console.print(f"{job.label}, {job.name}: {of_job[-1]['error']}", markup=False)
             progress.advance(task)
 
         for _ in range(rounds):
-            list(pool.map(measured, jobs))
+            list((map if flags.smoke else pool.map)(measured, jobs))  # Ray requires the main thread
     results: Results = defaultdict(dict)
     for job in jobs:
         results[job.label][job.name] = medians(runs[job.label, job.name])

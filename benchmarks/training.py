@@ -205,14 +205,14 @@ def main() -> None:
             ]
             if arguments.scenes or scene in MEMORY_SCENES[algorithm]:
                 memory += _memory_jobs(algorithm, scene, names, arguments.smoke)
-    results = run(training_turns.measure, training_turns.prepare(turns), arguments.peers)
-    for label, of_label in run(training_loops.measure, memory, arguments.peers).items():
+    results = run(training_turns.measure, training_turns.prepare(turns), arguments)
+    for label, of_label in run(training_loops.measure, memory, arguments).items():
         for name, measured in of_label.items():
             results.setdefault(label, {}).setdefault(name, {}).update(measured)
     if arguments.smoke or not arguments.scenes:
         [first, *_] = _memory_jobs("DQN", SMOKE_SCENES[0] if arguments.smoke else FREED_SCENE, [], arguments.smoke)
         jobs = [Job(FREED, name, {**first.arguments, "keeps_memory": name == KEPT}) for name in (KEPT, RETURNED)]
-        results |= run(measure_freed, jobs, arguments.peers, rounds=1 if arguments.smoke else FREED_ROUNDS)
+        results |= run(measure_freed, jobs, arguments, rounds=1 if arguments.smoke else FREED_ROUNDS)
     pairs = {f"turns of {name}": arguments.pairs or training_turns.SIZES[name][0] for name in arguments.algorithms}
     save(arguments, "training", pairs, results)
     print("\n\n".join([summary(results), *sections(results)]))

@@ -40,7 +40,8 @@ N_PREPARED = 2  # batches that TorchRL prepares in its actor
 
 
 def start_ray(object_store_nbytes: int = 3 << 30) -> None:
-    """Start Ray on this machine, for this process only."""
+    """Start Ray on this machine, for this process only; end what it has started before."""
+    ray.shutdown()
     ray.init(
         "local",  # not another one on this machine
         num_cpus=64,  # processes share the cores, whatever their number

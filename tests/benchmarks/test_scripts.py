@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import report
+import rollouts
+from measurement import Job
 from programs import python_path, run_python
 from session import PEERS
+from session import run as run_jobs
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -82,12 +86,14 @@ def test_scripts_write_right_results_and_a_page(script: str, folder: Path, tmp_p
     assert not hasattr(module, "plot") or (tmp_path / f"{script}.svg").exists()
 
 
-@pytest.mark.slow
-def test_startup_benchmark_writes_its_results(folder: Path) -> None:
-    printed, results = run("startup", folder, fresh=True)
-    assert "| import numba |" in printed
-    assert len(results) == 5
-    assert all(row.keys() == {"first process, s", "others, s", "memory"} for row in results.values())
+def test_a_measurement_has_a_process_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ``--smoke``."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    right = {"source": "Noise84-v0", "n_steps": 8, "rollouts": 2}
+    jobs = [Job("right", "auto", right), Job("wrong", "auto", {**right, "source": "NoGame"})]
+    found = run_jobs(rollouts.measure, jobs, Namespace(smoke=False, peers=Path("none")), rounds=2)
+    assert len(found["right"]["auto"]["runs"]["add"]) == 2
+    assert "NoGame" in found["wrong"]["auto"]["error"]
 
 
 PEER_BUFFERS = ["extra:zstd-3", "extra:rle-jit", "torchrl:zlib-3", "torchrl:zstd-3", "torchrl:memmap", "cpprb"]

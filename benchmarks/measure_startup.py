@@ -1,6 +1,4 @@
-"""What the first buffer of a process costs, whatever its size: time and memory for imports, kernels and the codec.
-
-    python benchmarks/startup.py
+"""Measure what the first buffer of a process costs, whatever its size: imports, kernels and the codec.
 
 A process imports SB3, then what a ``CompressedReplayBuffer`` of 4x84x84 frames needs, creates the buffer, and adds
 frames until the codec is trained. The first process compiles the kernels, the following ones load
@@ -22,10 +20,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 from measurement import Measurement
-from session import parser, save, serve
+from ratios import Results
+from session import serve
 from tables import markdown
 
 import sb3_compressed
+
+__all__ = ["measure_startup", "startup_table"]
 
 #: Steps that are added: the codec is trained, and the payloads take less than 1 MB.
 N_STEPS = 1000
@@ -56,43 +57,52 @@ def measure() -> Measurement:
         buffer.add(frames[None, k : k + 4], frames[None, k + 1 : k + 5], action, reward, done, [{}])
     buffer.sample(32)
     steps.append((f"{N_STEPS} steps: train the codec, encode and decode", *_usage()))
-    return {name: (seconds - steps[k][1], nbytes - steps[k][2]) for k, (name, seconds, nbytes) in enumerate(steps[1:])}
+    steps.append(("together", *steps[-1][1:]))
+    begins = [*steps[:-2], steps[0]]
+    return {
+        name: {"seconds": seconds - begin[1], "nbytes": nbytes - begin[2]}
+        for begin, (name, seconds, nbytes) in zip(begins, steps[1:], strict=True)
+    }
 
 
 def _usage() -> tuple[float, int]:
     return time.process_time(), psutil.Process().memory_info().rss
 
 
-def main() -> None:
-    """Run the benchmark from the command line."""
-    serve(measure)
-    arguments = parser(__doc__, rounds=5).parse_args()
-    rounds = 1 if arguments.smoke else arguments.rounds
+def measure_startup(rounds: int, *, compiled: bool = False) -> dict[str, Measurement]:
+    """Return what each step costs the process that compiles the kernels, ``first``, and the following ones, ``others``.
+
+    :param rounds: number of the following ones, whose median is returned
+    :param compiled: use the cached kernels for all, which takes less time
+    """
     with tempfile.TemporaryDirectory() as folder:
-        package = Path(sb3_compressed.__file__).parent  # whose copy has no cached kernels
-        shutil.copytree(package, Path(folder, package.name), ignore=shutil.ignore_patterns("__pycache__"))
-        environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
-        environment |= {"PYTHONPATH": os.pathsep.join([folder, environment.get("PYTHONPATH", "")])}
+        environment = dict(os.environ)
+        if not compiled:
+            package = Path(sb3_compressed.__file__).parent  # whose copy has no cached kernels
+            shutil.copytree(package, Path(folder, package.name), ignore=shutil.ignore_patterns("__pycache__"))
+            environment.pop("NUMBA_CACHE_DIR", None)
+            environment["PYTHONPATH"] = os.pathsep.join([folder, environment.get("PYTHONPATH", "")])
         command = [sys.executable, __file__, "--one", "{}"]
-        cold, *warm = [
+        first, *others = [
             json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
             for _ in range(1 + rounds)
         ]
+    median = {
+        step: {key: statistics.median(each[step][key] for each in others) for key in costs}
+        for step, costs in first.items()
+    }
+    return {"first": first, "others": median}
+
+
+def startup_table(results: Results) -> str:
+    """Return a table of what :func:`measure_startup` returned."""
+    first, others = results["startup"]["first"], results["startup"]["others"]
     rows = [
-        [cold[name][0], *(statistics.median(steps[name][column] for steps in warm) for column in (0, 1))]
-        for name in cold
+        [step, f"{first[step]['seconds']:.1f} s", f"{each['seconds']:.2f} s", f"{each['nbytes'] / 1e6:.0f} MB"]
+        for step, each in others.items()
     ]
-    rows.append([sum(column) for column in zip(*rows, strict=True)])
-    names = [*cold, "together"]
-    cells = [
-        [name, f"{first:.1f} s", f"{others:.2f} s", f"{nbytes / 1e6:.0f} MB"]
-        for name, (first, others, nbytes) in zip(names, rows, strict=True)
-    ]
-    print(markdown(["", "first process", "others", "memory"], cells))
-    columns = ("first process, s", "others, s", "memory")
-    results = {name: dict(zip(columns, row, strict=True)) for name, row in zip(names, rows, strict=True)}
-    save(arguments, "startup", {"rounds": rounds}, results)
+    return markdown(["", "CPU time of the first process", "of others", "memory"], rows)
 
 
 if __name__ == "__main__":
-    main()
+    serve(measure)
