@@ -194,7 +194,8 @@ class ReplayCase:
     :param options: arguments of compressed buffers
     :param arguments: arguments that SB3's class takes, too
     :param is_in_folder: whether the recorded buffer is in a folder, with ``storage=``, when it is pickled
-    :param recorded_with: options of the recorded buffer only, which later versions may not have
+    :param recorded_with: options of the recorded buffer only, which later versions may not have; without them, there is
+        nothing to record
     """
 
     kind: str
@@ -291,6 +292,8 @@ REPLAY: dict[str, ReplayCase] = {
     "stack-zstd3": ReplayCase("stack", 40, options=method("zstd3", frame_stack=4)),
     "stack-rle-jit": ReplayCase("stack", 13, options=method("rle-jit")),
     "stack-igzip-float": ReplayCase("stack", 30, options=method("igzip1", output_dtype="float", normalize_images=True)),
+    "stack-none": ReplayCase("stack", 40, options=method("none")),
+    "image-packed": ReplayCase("image", 30, options=method("packed")),
     "image-lz4": ReplayCase("image", 30, options=method("lz4-frame/5", frame_stack=None)),
     "vector": ReplayCase("vector", 40),
     "vector-partial": ReplayCase("vector", 13),
@@ -323,15 +326,16 @@ REPLAY: dict[str, ReplayCase] = {
 #: Those that are saved as checkpoints, and those that are kept in folders.
 CHECKPOINTS = (
     "stack-auto", "stack-auto-partial", "stack-auto-optimized", "stack-zstd-dict", "vector", "vector-partial",
-    "dict", "n-step-stack", "n-step-vector", "her-vector", "her-vector-partial", "her-image",
-    "stack-prioritized", "vector-prioritized-partial", "dict-prioritized", "stack-auto-small", "stack-auto-budget",
+    "stack-none", "image-packed", "dict", "n-step-stack", "n-step-vector", "her-vector", "her-vector-partial",
+    "her-image", "stack-prioritized", "vector-prioritized-partial", "dict-prioritized", "stack-auto-small",
+    "stack-auto-budget",
 )  # fmt: skip
 #: The parts of a mixed buffer, and their weights.
 MIXED = {"vector": 0.75, "vector-jumps": 0.25}
 #: Options of the recorded mixed buffers only, which later versions may not have.
 MIXED_RECORDED_WITH: dict[str, Mapping[str, Any]] = {"parts": {}, "prefetch": {"prefetch": 2}}
 STORAGE = (
-    "stack-auto", "stack-auto-partial", "vector", "dict", "n-step-vector", "her-vector",
+    "stack-auto", "stack-auto-partial", "image-packed", "vector", "dict", "n-step-vector", "her-vector",
     "stack-prioritized", "vector-prioritized-partial", "stack-auto-small",
 )  # fmt: skip
 
@@ -447,8 +451,10 @@ ARRAYS: dict[str, Mapping[str, Any]] = {
 
 CODECS: dict[str, Callable[[], Any]] = {
     f"codec-{name}": partial(get_codec, name)
-    for name in ("none", "rle", "rle-jit", "gzip", "igzip", "zstd", "lz4-frame", "lz4-block", "delta", "zstd-dict")
-}
+    for name in (
+        "none", "rle", "rle-jit", "gzip", "igzip", "zstd", "lz4-frame", "lz4-block", "delta", "packed", "zstd-dict"
+    )
+}  # fmt: skip
 CODECS["codec-zstd-5"] = partial(get_codec, "zstd-5")
 CODECS["codec-rle-with-runs-type"] = partial(get_codec, "rle", runs_type=np.dtype("uint16"))
 

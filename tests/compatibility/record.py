@@ -32,7 +32,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
@@ -69,14 +69,16 @@ def record(folder: Path) -> None:
     """Write all fixtures to a folder."""
     for name in ("replay", "rollout", "objects", "models", "checkpoints", "storage", "killed", "mixed", "callback"):
         (folder / name).mkdir(parents=True)
-    for name, replay_case in cases.REPLAY.items():
-        record_replay(folder / "replay", name, replay_case)
-    for name in cases.CHECKPOINTS:
-        record_checkpoint(folder / "checkpoints" / f"{name}.tar.xz", cases.REPLAY[name])
+    replay = {name: case for name, case in cases.REPLAY.items() if not case.recorded_with}
+    for name, case in replay.items():
+        record_replay(folder / "replay", name, case)
+    for name in replay.keys() & {*cases.CHECKPOINTS}:
+        record_checkpoint(folder / "checkpoints" / f"{name}.tar.xz", replay[name])
     for name, options in cases.MIXED_RECORDED_WITH.items():
-        record_mixed(folder / "mixed", name, options)
-    for name in cases.STORAGE:
-        record_storage(folder, name, cases.REPLAY[name])
+        if not options:
+            record_mixed(folder / "mixed", name)
+    for name in replay.keys() & {*cases.STORAGE}:
+        record_storage(folder, name, replay[name])
     for name, rollout_case in cases.ROLLOUT.items():
         rollout = rollout_case.fill(rollout_case.new())
         write_packed(folder / "rollout" / f"{name}.pkl.xz", pickle.dumps(rollout))
@@ -110,7 +112,7 @@ def record_replay(folder: Path, name: str, case: cases.ReplayCase) -> None:
     """Fill a replay buffer and save it as SB3 does."""
     with tempfile.TemporaryDirectory() as temporary:
         options = {"storage": Path(temporary) / "storage"} if case.is_in_folder else {}
-        buffer = case.fill(case.new(**options, **case.recorded_with))
+        buffer = case.fill(case.new(**options))
         if case.n_steps == cases.TRAINED["n_steps"]:
             check_generations(name, buffer)
         save_to_pkl(Path(temporary) / "buffer.pkl", buffer)
@@ -129,7 +131,7 @@ def check_generations(name: str, buffer: Any) -> None:
 
 def record_checkpoint(path: Path, case: cases.ReplayCase) -> None:
     """Save a buffer twice, so that there is more than one commit."""
-    buffer = case.new(**case.recorded_with)
+    buffer = case.new()
     n_first = case.n_steps // 2
     case.fill(buffer, n_first)
     with tempfile.TemporaryDirectory() as temporary:
@@ -139,10 +141,10 @@ def record_checkpoint(path: Path, case: cases.ReplayCase) -> None:
         pack(Path(temporary), path)
 
 
-def record_mixed(folder: Path, name: str, options: Mapping[str, Any]) -> None:
+def record_mixed(folder: Path, name: str) -> None:
     """Save a mixed buffer, and pickle it."""
     parts = [cases.REPLAY[part].fill(cases.REPLAY[part].new()) for part in cases.MIXED]
-    mixed = MixedReplayBuffer.from_buffers(parts, weights=[*cases.MIXED.values()], **options)
+    mixed = MixedReplayBuffer.from_buffers(parts, weights=[*cases.MIXED.values()])
     with tempfile.TemporaryDirectory() as temporary:
         mixed.save_checkpoint(temporary)
         pack(Path(temporary), folder / f"{name}.tar.xz")
@@ -152,7 +154,7 @@ def record_mixed(folder: Path, name: str, options: Mapping[str, Any]) -> None:
 def record_storage(folder: Path, name: str, case: cases.ReplayCase) -> None:
     """Fill a buffer in a folder; copy it while it is open, as a kill would leave it, and again when it is closed."""
     with tempfile.TemporaryDirectory() as temporary:
-        buffer = case.fill(case.new(storage=temporary, **case.recorded_with))
+        buffer = case.fill(case.new(storage=temporary))
         buffer.flush()  # priorities, which are not written with each transition
         pack(Path(temporary), folder / "killed" / f"{name}.tar.xz")
         buffer.close()
