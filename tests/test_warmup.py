@@ -142,9 +142,7 @@ def test_mismatched_buffers_raise_before_anything_is_added() -> None:
     env = make_vec_env("CartPole-v1", 2)
     spaces = env.observation_space, env.action_space
     fits = CompressedReplayBuffer(100, *spaces, n_envs=2)
-    with pytest.raises(
-        ValueError, match="buffer 1 has n_envs=1, but the environment has 2; create the buffer with n_envs=2"
-    ):
+    with pytest.raises(ValueError, match="n_envs=2"):
         warm_up([fits, CompressedReplayBuffer(100, *spaces)], env, 10)
     other = make_vec_env("Acrobot-v1", 2)
     with pytest.raises(ValueError, match=r"the buffer has the observation_space .* pass model\.get_env\(\)"):

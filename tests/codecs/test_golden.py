@@ -75,7 +75,7 @@ def test_golden_deltas_with_changes_of_source_decode() -> None:
 def test_malformed_deltas_are_corrupt(payload: str) -> None:
     codec, _ = delta_frames()
     guarded = np.full((4, 600), 7, np.uint8)
-    with pytest.raises(CorruptPayload, match="not a valid delta for the references of its codec") as caught:
+    with pytest.raises(CorruptPayload, match="delta") as caught:
         codec.decode_into([bytes.fromhex(DELTAS[0]), bytes.fromhex(payload)], guarded[1:3])
     assert caught.value.index == 1
     assert (guarded[[0, 3]] == 7).all()

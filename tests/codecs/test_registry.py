@@ -155,7 +155,7 @@ def test_registering_a_taken_name_needs_replace(name: str) -> None:
 
     Other.name = name
     taken = type(get_codec(name))
-    with pytest.raises(CodecError, match=f"a codec named '{name}' is already registered; pass replace=True"):
+    with pytest.raises(CodecError, match=f"'{name}' is already registered"):
         register_codec(Other)
     assert type(get_codec(name)) is taken
     register_codec(Other, replace=True)

@@ -366,10 +366,10 @@ def test_prioritized_replay_works_with_collectors(prioritized: Any, order: str) 
 
 def test_models_that_are_not_supported_are_refused(model: Any) -> None:
     compressed = model_of(replay_buffer_class=CompressedReplayBuffer, replay_buffer_kwargs={})
-    with pytest.raises(TypeError, match="got CompressedReplayBuffer: construct it with replay_buffer_class=Dist"):
+    with pytest.raises(TypeError, match="replay_buffer_class=Dist"):
         compressed.learn(10, callback=collectors())
     assert type(compressed) is DQN
-    with pytest.raises(TypeError, match="off-policy algorithm such as DQN or SAC, got PPO"):
+    with pytest.raises(TypeError, match="got PPO"):
         PPO("MlpPolicy", cart(), device="cpu", n_steps=8, batch_size=8).learn(8, callback=collectors())
     normalized = model_of(lambda: VecNormalize(make_vec_env(Numbered)))
     with pytest.raises(ValueError, match="VecNormalize"):

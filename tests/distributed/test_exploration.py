@@ -194,7 +194,7 @@ def test_random_actions_of_continuous_algorithms_are_refused() -> None:
     for epsilon in (0.1, EpsilonLadder()):
         with pytest.raises(ValueError, match="TD3 does not explore with random actions"):
             ExplorationConfig.from_model(model, epsilon)
-    with pytest.warns(UserWarning, match="this TD3 has no action_noise: all collectors act alike"):
+    with pytest.warns(UserWarning, match="action_noise"):
         ExplorationConfig.from_model(model)
     with pytest.raises(ValueError, match="gSDE"):
         ExplorationConfig.from_model(SAC("MlpPolicy", pendulum(), use_sde=True, **small()))

@@ -188,9 +188,9 @@ def test_a_checkpoint_continues_with_another_number_of_shards(local_ray: None, t
 def test_tools_for_buffers_in_the_process_say_that_rings_are_buffers(
     images: DistributedReplayBuffer, tmp_path: Path
 ) -> None:
-    with pytest.raises(TypeError, match="are in other processes; load_checkpoint opens the folder of each"):
+    with pytest.raises(TypeError, match="load_checkpoint"):
         next(trajectories(images))
-    with pytest.raises(TypeError, match="buffer_statistics is for compressed buffers, got a DistributedReplayBuffer"):
+    with pytest.raises(TypeError, match="got a DistributedReplayBuffer"):
         buffer_statistics(images)
     add_rows(images, "transposed", range(420, 430))
     checkpoint = tmp_path / "step_0000000430"
@@ -208,7 +208,7 @@ def test_reset_removes_everything(images: DistributedReplayBuffer) -> None:
     images.reset()
     assert (images.size(), images.n_transitions) == (0, 0)
     images._pipeline._timeout, before = 0.5, images._pipeline._timeout
-    with pytest.raises(BufferNotReady, match="no shard has a transition to sample: add some first"):
+    with pytest.raises(BufferNotReady, match="add some"):
         images.sample(4)
     images._pipeline._timeout = before
     add_rows(images, "transposed", range(600, 605))
@@ -245,7 +245,7 @@ def test_layouts_may_differ_between_shards(images: DistributedReplayBuffer) -> N
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy])
 def test_it_cannot_be_copied(images: DistributedReplayBuffer, copied: Callable[[Any], Any]) -> None:
-    with pytest.raises(TypeError, match="a distributed buffer cannot be pickled or copied"):
+    with pytest.raises(TypeError, match="pickled"):
         copied(images)
 
 
@@ -325,7 +325,7 @@ def test_wrong_options_are_refused(kind: str) -> None:
 
 
 def test_n_step_returns_of_dicts_are_refused() -> None:
-    with pytest.raises(ValueError, match="SB3 has no n-step returns for Dict observations"):
+    with pytest.raises(ValueError, match="n-step"):
         new_buffer("dict", 10, n_steps=3)
 
 
@@ -344,7 +344,7 @@ def test_names_of_shards_warn() -> None:
 def test_unknown_time_limits_warn() -> None:
     options: dict[str, Any] = {"n_steps": 3, "handle_timeout_termination": False, "compression_method": "none-such"}
     with (
-        pytest.warns(UserWarning, match="n-step returns continue into the next episode"),
+        pytest.warns(UserWarning, match="n-step"),
         pytest.raises(ValueError, match="unknown codec"),  # before any shard starts
     ):
         new_buffer("images", 10, **options)

@@ -155,7 +155,7 @@ def test_another_writer_takes_over_a_ring() -> None:
     first.send(5)
     second = own.client(first=1000)
     segment = first.segment(2)
-    with pytest.raises(WriterReplaced, match="another writer of the name 'w' has taken over the ring"):
+    with pytest.raises(WriterReplaced, match="'w'"):
         first.insert(segment)
     second.send(2)
     assert content(own.shard) == [0, 1, 2, 3, 4, 1000, 1001]
@@ -203,7 +203,7 @@ def test_rings_keep_their_number_of_environments() -> None:
     own = Sharded("vector")
     client = own.client("other", 2)
     client.n_envs = 3
-    with pytest.raises(ValueError, match="the ring of 'other' has 2 environments, the writer has 3"):
+    with pytest.raises(ValueError, match=r"'other' has 2 .* has 3"):
         client.open()
 
 

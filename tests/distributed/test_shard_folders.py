@@ -32,7 +32,7 @@ def test_a_folder_is_continued(local_ray: None, tmp_path: Path) -> None:
         found = buffer.sample(50).observations[name]
         assert (found.dtype, found.shape) == (value.dtype, value.shape)
     buffer.close()
-    with pytest.raises(StorageError, match="contains a shard; pass storage_mode='resume' to continue it") as raised:
+    with pytest.raises(StorageError, match="storage_mode='resume'") as raised:
         new_buffer("dict", 50, storage=tmp_path / "shards", **STORED)
     assert type(raised.value) is StorageError  # not that of Ray, whose message is a traceback
     with pytest.warns(UserWarning, match="50 transitions"):
@@ -49,7 +49,7 @@ def test_a_folder_is_not_continued_with_fewer_shards(local_ray: None, tmp_path: 
     for number in range(2):
         (tmp_path / f"shard-{number}").mkdir()
     for mode in ("create", "resume", "overwrite"):
-        with pytest.raises(StorageError, match="contains 2 shards, got n_shards=1: pass n_shards=2"):
+        with pytest.raises(StorageError, match="n_shards=2"):
             new_buffer("vector", 20, n_shards=1, storage=tmp_path, storage_mode=mode)
 
 

@@ -105,10 +105,10 @@ def test_a_writer_is_sent_to_another_process(memory: Any) -> None:
     assert ray.get(remote.add.remote(range(50))) == 50
     assert content(memory, "remote") == [*range(50)]
     add_to(writer, "images", range(100, 103))  # which takes over the ring
-    with pytest.raises(TypeError, match="the writer 'remote' belongs to the process that has used it"):
+    with pytest.raises(TypeError, match="'remote' belongs"):
         pickle.dumps(writer)
     writer.flush()
-    with pytest.raises(WriterReplaced, match="another writer of the name 'remote' has taken over the ring"):
+    with pytest.raises(WriterReplaced, match="'remote'"):
         ray.get(remote.add.remote(range(50, 60)))
     assert content(memory, "remote") == [*range(50), 100, 101, 102]
     ray.kill(remote)

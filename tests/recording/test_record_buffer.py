@@ -247,7 +247,7 @@ def test_episodes_of_a_replay_buffer_can_be_added(stream: Stream, monkeypatch: p
 
 def test_episodes_of_other_spaces_raise_and_change_nothing(stream: Stream) -> None:
     episode = next(trajectories(recorded(stream).buffer))
-    with pytest.raises(ValueError, match="a recording of one environment, this one has n_envs=2"):
+    with pytest.raises(ValueError, match="n_envs=2"):
         RecordBuffer(*stream[:2], n_envs=2).add_episode(episode)
     other = RecordBuffer(stream[0], spaces.Discrete(77))
     with pytest.raises(ValueError, match=r"Discrete\(77\)"):
@@ -351,7 +351,7 @@ def test_wrong_keys_of_dict_observations_raise(stream: Stream) -> None:
 
 def test_features_without_a_feature_space_raise(stream: Stream) -> None:
     recording = RecordBuffer(*stream[:2], n_envs=stream[2])
-    with pytest.raises(ValueError, match="features were passed, but the feature_space of the recording is None"):
+    with pytest.raises(ValueError, match="feature_space"):
         record_stream(recording, stream, 0, 1, features_of(stream))
 
 
