@@ -40,7 +40,7 @@ class BufferStatsCallback(BaseCallback):
     ``buffer/priority_max``           the largest priority
     ``buffer/effective_sample_size``  of the priorities, as a share of the transitions: 1 if all priorities are equal
     ``buffer/never_sampled``          share of the transitions that were never sampled
-    ``buffer/skipped_updates``        updates of priorities whose transitions were overwritten meanwhile
+    ``buffer/skipped_updates``        updates of priorities whose transitions may not be drawn any more
     ================================  ==============================================================================
 
     which take about 15 ms for a million transitions. Of a mixed buffer, ``add_us`` and ``sample_us`` are of the whole,

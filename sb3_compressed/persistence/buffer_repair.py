@@ -2,8 +2,7 @@
 
 Damaged transitions must not be sampled, but SB3 samples every row of a full ring. So:
 
-- Hindsight replay samples from complete episodes only. An episode with a damaged step is split into the parts before
-  and after it; the step belongs to neither.
+- Hindsight replay samples from complete episodes only. Episodes with a damaged step are excluded as a whole.
 - Elsewhere, the nearest undamaged transition of the same environment (of another one if none is left) is copied over
   it. That one is sampled more often; no undamaged transition is lost and no false one is made up. ``timeouts`` is set
   for the copy and the transition before it, which ends n-step returns there and changes nothing else.
