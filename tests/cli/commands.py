@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from programs import python_path, run_python
-from terminal_output import words
 
 from sb3_compressed.cli import main
 
@@ -57,13 +56,6 @@ def error_of(*arguments: Any) -> str:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: ")
     return done.stderr.removeprefix("Error: ").removesuffix("\n")
-
-
-def usage_error_of(*arguments: Any) -> str:
-    """Return the message of a command whose arguments are wrong, without its box."""
-    done = run(*arguments)
-    assert done.returncode == 2
-    return words(done.stderr)
 
 
 def flip_a_bit(folder: Path) -> Path:

@@ -438,40 +438,6 @@ def test_truncated_trajectories_are_included_after_loading(tmp_path: Path) -> No
 # -- damage ----------------------------------------------------------------------------------------------------------
 
 
-def set_item(name: str, value: Any) -> dict[str, Any]:
-    def change(arrays: dict[str, Any]) -> None:
-        arrays[f"sampler/{name}"].reshape(-1)[3] = value
-
-    return {"change_arrays": change}
-
-
-def set_value(name: str, value: Any, field: str | None = None) -> dict[str, Any]:
-    def change(commit: Any) -> Any:
-        sampler = commit["values"]["sampler"]
-        (sampler if field is None else sampler[field])[name] = value
-        return commit
-
-    return {"change_commit": change}
-
-
-def set_sampler(value: Any) -> dict[str, Any]:
-    return {"change_commit": lambda commit: {**commit, "values": {**commit["values"], "sampler": value}}}
-
-
-DAMAGE: dict[str, dict[str, Any]] = {
-    "a priority is NaN": set_item("priorities", np.nan),
-    "a priority is infinite": set_item("priorities", np.inf),
-    "flags are unknown": set_item("flags", 255),
-    "a step is in the future": set_value("step", 1 << 40),
-    "a step is missing": set_sampler({"state": {}}),
-    "no object": set_sampler([]),
-    "draws are a fraction": set_value("n_draws", 0.5, "state"),
-    "draws are huge": set_value("n_draws", 10**400, "state"),
-    "a value is missing": set_sampler({"step": 89, "state": {}}),
-    "alpha is another one": set_value("alpha", 0.1, "state"),
-}
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     crafted.make_folder("vectors", tmp_path, sampler="prioritized")
@@ -479,7 +445,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_damaged_states_raise_in_any_way_and_are_repaired_in_their_folder(folder: Path) -> None:
-    crafted.forge(folder, **DAMAGE["a priority is NaN"])
+    def change(arrays: dict[str, Any]) -> None:
+        arrays["sampler/priorities"].reshape(-1)[3] = np.nan
+
+    crafted.forge(folder, change_arrays=change)
 
     def opened(mode: str) -> Any:
         return crafted.new_buffer("vectors", storage=folder, sampler="prioritized", storage_mode=mode)
@@ -506,6 +475,3 @@ def assert_repaired(buffer: Any) -> None:
     assert (buffer.sampler.priorities == 1).all()
     assert len(buffer.repair_report.dropped) == 0
     assert any("sampler" in problem for problem in buffer.repair_report.problems)
-
-
-# -- any order of operations -----------------------------------------------------------------------------------------

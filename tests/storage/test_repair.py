@@ -236,9 +236,6 @@ def test_store_without_readable_metadata_is_rejected(five_commits: tuple[Path, l
     assert len(names(folder)) == 2
 
 
-EMPTY, COMMITTED = (MANIFEST, b'{"about": {}, "arrays": {}}'), (COMMIT, b"\2\0\0\0{}")
-
-
 @pytest.mark.parametrize("writable", [False, True])
 def test_segments_that_do_not_follow_are_not_used(writable: bool, tmp_path: Path) -> None:
     crash(tiny_store(tmp_path / "a", 2))
