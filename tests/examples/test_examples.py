@@ -119,18 +119,11 @@ def test_short_lists_only_existing_scripts() -> None:
     assert set(SHORT) <= set(SCRIPTS)
 
 
-@pytest.mark.parametrize(
-    ("options", "hints"),
-    [
-        ("--game pomg", ["no game 'pomg'", "Pong"]),
-        ("--method zip", ["unknown codec 'zip'", "zstd", "lz4-block", "auto"]),
-    ],
-)
-def test_invalid_options_are_explained(options: str, hints: list[str]) -> None:
-    result = run("dqn_atari.py", options)
+def test_an_unknown_codec_is_explained() -> None:
+    result = run("dqn_atari.py", "--method zip")
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
-    for hint in hints:
+    for hint in ("unknown codec 'zip'", "zstd", "lz4-block", "auto"):
         assert hint in words(result.stderr)
 
 
