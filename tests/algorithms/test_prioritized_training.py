@@ -94,6 +94,8 @@ class Pair:
 
 
 N_STEP: dict[str, Any] = {"buffer": CompressedNStepReplayBuffer, "buffer_kwargs": {"n_steps": 3, "gamma": 0.99}}
+#: Of convolutions, which take most of the time: few updates, in a buffer that is overwritten by then.
+FEW: dict[str, Any] = {"steps": 140, "n_updates": 35}
 CNN: dict[str, Any] = {"policy_kwargs": {"net_arch": [32], "features_extractor_kwargs": {"features_dim": 32}}}
 
 PAIRS = {
@@ -107,12 +109,12 @@ PAIRS = {
     ),
     "DQN-normalized": Pair(DQN, WeightedDQN, lambda: VecNormalize(cart_pole())),
     "DQN-cnn": Pair(
-        DQN, WeightedDQN, lambda: atari_env("Breakout", 2), policy="CnnPolicy", steps=340, n_updates=100,
-        arguments=CNN,
+        DQN, WeightedDQN, lambda: atari_env("Breakout", 2), policy="CnnPolicy", **FEW,
+        arguments={"buffer_size": 120, **CNN},
     ),
     "DQN-dict": Pair(
         DQN, WeightedDQN, lambda: make_vec_env(SimpleMultiObsEnv, 2), policy="MultiInputPolicy",
-        buffer=CompressedDictReplayBuffer, steps=340, n_updates=100,
+        buffer=CompressedDictReplayBuffer, **FEW, arguments={"buffer_size": 120},
     ),
     "DQN-her": Pair(
         DQN, WeightedDQN, bit_flipping, policy="MultiInputPolicy", buffer=CompressedHerReplayBuffer,

@@ -173,10 +173,10 @@ def test_final_weights_are_bit_identical() -> None:
     weights = []
     for options in ({}, {"storage": "device"}):
         model: Any = DQN(
-            "CnnPolicy", atari_env("Breakout", 2), buffer_size=300, learning_starts=60, train_freq=4, seed=1,
+            "CnnPolicy", atari_env("Breakout", 2), buffer_size=100, learning_starts=60, train_freq=4, seed=1,
             device="cpu", policy_kwargs=SMALL_CNN, replay_buffer_class=CompressedReplayBuffer,
             replay_buffer_kwargs=options,
-        ).learn(400)  # fmt: skip
+        ).learn(200)  # fmt: skip
         weights.append(model.get_parameters())
         model = PPO(
             "CnnPolicy", atari_env("Breakout", 2), n_steps=32, batch_size=16, n_epochs=2, seed=1, device="cpu",
