@@ -144,11 +144,14 @@ def test_transitions_of_collectors_count_as_steps(model: Any) -> None:
     assert logged["rollout/success_rate"] <= 1
 
 
-def test_training_can_continue(model: Any) -> None:
-    for n, total in ((150, 150), (70, 220)):
-        model.learn(n, callback=collectors(), reset_num_timesteps=n == 150)
-        assert model.num_timesteps == total
-        assert model._total_timesteps == total
+def test_training_can_continue(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SB3 accepts ``learn(1e6)`` and ``learning_starts=1e4``, and continues until there are no fewer steps."""
+    monkeypatch.setattr(model, "learning_starts", 5e1)
+    n_updates = model._n_updates
+    model.learn(1.005e2, callback=collectors())
+    assert (model.num_timesteps, model._n_updates - n_updates) == (101, 14)  # the last rollout is shorter
+    model.learn(70, callback=collectors(), reset_num_timesteps=False)
+    assert model.num_timesteps == model._total_timesteps == 171
     model.learn(20)  # without collectors
     assert model.num_timesteps == 20
     assert model.env.envs[0].unwrapped.n_steps >= 20
@@ -176,14 +179,6 @@ def test_no_more_steps_are_counted_than_were_ordered() -> None:
     assert recorder.n_rollouts == 3  # of three steps each
     assert (model._n_updates, model.replay_buffer.n_transitions) == (0, 30)
     model.replay_buffer.close()
-
-
-def test_numbers_of_steps_may_be_floats(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SB3 accepts ``learn(1e6)`` and ``learning_starts=1e4``, and continues until there are no fewer steps."""
-    monkeypatch.setattr(model, "learning_starts", 5e1)
-    n_updates = model._n_updates
-    model.learn(1.005e2, callback=collectors())
-    assert (model.num_timesteps, model._n_updates - n_updates) == (101, 14)  # the last rollout is shorter
 
 
 def test_without_a_limit_the_learner_waits_before_learning_starts_only(model: Any) -> None:
