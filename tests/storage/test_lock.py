@@ -177,9 +177,6 @@ def test_surviving_forked_process_does_not_keep_the_lock(tmp_path: Path, try_in_
         lock.release()
 
 
-# -- what is in the place of the lock file ---------------------------------------------------------------------------
-
-
 # -- a lock file that is deleted -------------------------------------------------------------------------------------
 
 
