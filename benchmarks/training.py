@@ -201,7 +201,7 @@ def main() -> None:
     flags.add_argument("--pairs", type=int, help="turns of a buffer (default: depends on the algorithm)")
     arguments = flags.parse_args()
     if arguments.smoke:
-        arguments.algorithms, arguments.scenes = ["DQN"], SMOKE_SCENES
+        arguments.algorithms, arguments.scenes = ["DQN", "PrioritizedDQN"], SMOKE_SCENES
     turns: list[Job] = []
     memory: list[Job] = []
     options = {"n_pairs": arguments.pairs} if arguments.pairs else {}

@@ -108,13 +108,12 @@ def prioritize(model: OffPolicyAlgorithm, *, td_error: TDError | None = None) ->
         raise TypeError(f"prioritize() supports DQN, QRDQN, TD3, DDPG and SAC, got {type(model).__name__}")
     if td_error is not None and not callable(td_error):
         raise TypeError(f"td_error must be a function of the model and a batch, got {td_error!r}")
-    original = original_class(model)
-    _steps_of(model, original, td_error)
+    make_steps = _steps_of(model, original_class(model), td_error)
     _validate_buffer(model)
     for previous in layers_of(model):
         if isinstance(previous, PrioritizedLayer):
             remove_layer(model, previous)
-    layer = PrioritizedLayer(original, td_error)
+    layer = PrioritizedLayer(make_steps)
     add_layer(model, layer)
     return PrioritizedReplay(model, layer)
 
@@ -122,22 +121,20 @@ def prioritize(model: OffPolicyAlgorithm, *, td_error: TDError | None = None) ->
 class PrioritizedLayer(ModelLayer):
     """Replaces ``train`` of a model by one that prioritizes.
 
-    :param original: the class of the model without layers
-    :param td_error: as for :func:`prioritize`
+    :param make_steps: returns the gradient steps of a call of ``train``
     """
 
-    def __init__(self, original: type[Any], td_error: TDError | None) -> None:
-        self._original, self._td_error = original, td_error
+    def __init__(self, make_steps: Callable[[OffPolicyAlgorithm], PrioritizedSteps]) -> None:
+        self._make_steps = make_steps
 
     def extend(self, base: type[Any]) -> type[Any]:
         """Return a subclass of an algorithm whose ``train`` prioritizes."""
-        original, td_error = self._original, self._td_error
+        make_steps = self._make_steps
 
         class Prioritized(base):  # type: ignore[misc]
             def train(self, *args: Any, **kwargs: Any) -> None:
-                make = _steps_of(self, original, td_error)
                 _validate_buffer(self)  # which may have been replaced by load_replay_buffer
-                with make(self) as steps:
+                with make_steps(self) as steps:
                     super().train(*args, **kwargs)
                 if steps.mean_td_error is not None:
                     self.logger.record("train/td_error", steps.mean_td_error)
@@ -150,6 +147,7 @@ def _steps_of(
 ) -> Callable[[OffPolicyAlgorithm], PrioritizedSteps]:
     """Return what creates the gradient steps of a model.
 
+    :param original: the class of the model without layers
     :raises TypeError: if its algorithm is not supported
     """
     name = original.__name__

@@ -312,6 +312,22 @@ def test_an_assigned_train_is_an_error() -> None:
         prioritize(model)
 
 
+def test_train_may_be_wrapped_afterwards() -> None:
+    model, n_calls = dqn(), 0
+    prioritize(model)
+    train = model.train
+
+    def counted(*args: Any, **kwargs: Any) -> None:
+        nonlocal n_calls
+        n_calls += 1
+        train(*args, **kwargs)
+
+    model.train = counted
+    model.learn(60)
+    assert n_calls > 0
+    assert updated_priorities(model)
+
+
 class GradientsEverywhereDQN(DoubleDQN):
     """Double DQN that computes its targets with gradients, before the values in the loss."""
 
