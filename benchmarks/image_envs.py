@@ -49,7 +49,6 @@ DOOM = {
     "DoomCorridor": "VizdoomDeadlyCorridor-v1",
     "DoomCenter": "VizdoomDefendCenter-v1",
     "DoomHealth": "VizdoomHealthGathering-v1",
-    "DoomDeathmatch": "VizdoomDeathmatch-v1",
 }
 DOOM_SIZES = {"84": (84, 84), "120x160": (120, 160)}
 MINIGRID = {

@@ -31,8 +31,6 @@ TUNED = frozenset(
         *("Frogger", "YarsRevenge", "JourneyEscape", "Krull", "UpNDown"),
         *("CarRacing-v3", "Crafter-v0", "ProcgenCoinrun-v0", "ProcgenStarpilot-v0", "ProcgenBigfish-v0"),
         *("DoomHealth84-v0", "DoomHealth120x160-v0", "DoomHealth84Nearest-v0", "DoomHealth120x160Nearest-v0"),
-        *("DoomDeathmatch84-v0", "DoomDeathmatch120x160-v0"),
-        *("DoomDeathmatch84Nearest-v0", "DoomDeathmatch120x160Nearest-v0"),
         *("MiniGridRooms-v0", "MiniGridWholeRooms-v0", "Camera256-v0", "Video128-v0", "Noise84-v0"),
     }
 )
