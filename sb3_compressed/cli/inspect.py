@@ -26,7 +26,7 @@ def inspect(path: SourcePath, as_json: Json = False) -> None:
     Takes about the same time for a buffer of any size.
 
     Memory is that of the loaded buffer: payloads, slots, references, trained
-    state, actions, rewards and flags. Each process takes about 130 MB besides.
+    state, actions, rewards and flags. Each process takes about 150 MB besides.
     """
     path = find_source(path)
     result: dict[str, Any] = {"path": path}
