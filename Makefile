@@ -59,7 +59,7 @@ soak: $(VENV)/.installed  ## overwrite a buffer for hours, and kill trainings on
 zoo: $(ZOO)/.installed  ## train with rl-baselines3-zoo and SBX, which have an environment of their own
 	$(ZOO)/bin/python -m pytest tests/examples/test_zoo.py tests/algorithms/test_sbx.py
 
-bench: $(VENV)/.environments $(PEERS)/.installed  ## measure all but the GPU, about 90 minutes on two quiet cores
+bench: $(VENV)/.environments $(PEERS)/.installed  ## measure all but the GPU, about 80 minutes on two quiet cores
 	failed=; for script in $(SCRIPTS); do \
 		$(BENCH)/$$script.py --out $(RESULTS)/$$script.json || failed="$$failed $$script"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }

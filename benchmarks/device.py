@@ -110,8 +110,10 @@ def readme_rows(results: Results) -> list[list[str]]:
     label, found = next(iter(_trainings(results).items()), ("", {}))
     for name, where in zip(BUFFERS, ("on a GPU", 'on a GPU, `storage="device"`')):
         each = found.get(name, {})
-        cells = [f"{each['reported']:.1%}", f"{each['time']:.2f}x"] if "time" in each else [NOT_MEASURED, NOT_MEASURED]
-        rows.append([f"{label}, {where}" if label else where, *cells])
+        memory, time = NOT_MEASURED, NOT_MEASURED
+        if "time" in each:
+            memory, time = f"{each['reported']:.1%}", f"{each['time']:.2f}x"
+        rows.append([f"{label}, {where}" if label else where, memory, "", time, ""])
     return rows
 
 

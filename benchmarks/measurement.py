@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import statistics
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +37,8 @@ def measurement_of(returncode: int, out: str, err: str) -> Measurement:
         return {"error": "the process was killed, perhaps since there was not enough memory"}
     if returncode:
         lines = err.strip().splitlines() or [""]
-        return {"error": f"the process ended with {returncode}: {lines[-1]}"}
+        reason = re.sub(rf"{re.escape(tempfile.gettempdir())}/[^\s>]*", "a temporary file", lines[-1])
+        return {"error": f"the process ended with {returncode}: {reason}"}
     for line in reversed(out.splitlines()):  # libraries may print before and after it
         with contextlib.suppress(json.JSONDecodeError):
             measured = json.loads(line)

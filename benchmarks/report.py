@@ -101,14 +101,15 @@ def readme_part(found: dict[str, dict[str, Any] | None]) -> str:
     before = (
         "Memory of a buffer and time of a whole training with it, relative to SB3's (lower is better), with `auto`, "
         "the default codec, on two cores without a GPU. One process trains with both buffers in turns, and keeps the "
-        "memory that it frees for either. *Recorded* frames are replayed from memory, as if the environment took no "
-        "time; with a *tiny network*, the buffer takes most of it:"
+        "memory that it frees for either. Memory is the growth of the process, of PPO that of its first rollout. "
+        "*Recorded* frames are replayed from memory, as if the environment took no time; with them and a *tiny "
+        "network*, the buffer takes most of it:"
     )
     results: Results = timed["results"] if timed else {}
     after = f"{training.freed_sentence(results)} [Intervals and single calls](docs/results/training.md)."
     rows = training.readme_rows(results)
     rows += device.readme_rows(on_gpu["results"] if on_gpu else {})
-    return "\n\n".join([_filled(before), markdown(["training", "memory", "time"], rows), _filled(after.strip())])
+    return "\n\n".join([_filled(before), markdown(training.README_COLUMNS, rows), _filled(after.strip())])
 
 
 def _filled(text: str) -> str:

@@ -19,6 +19,7 @@ buffer, with and without it.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -154,31 +155,30 @@ def freed_sentence(results: Results) -> str:
     )
 
 
+README_COLUMNS = ["training", "memory", "time", "recorded", "tiny network"]
+
+
 def readme_rows(results: Results) -> list[list[str]]:
-    """Return the rows of the README's table: training, memory and time of each kind of buffer."""
+    """Return the rows of the README's table: of each training, its memory and the times of each kind."""
     optimized = [
         share
         for label, of_label in results.items()
         if SB3_OPTIMIZED in of_label and (share := _share(results, label, SB3_OPTIMIZED)) is not None
     ]
-    rows = [["SB3's buffer", "100%", "1.00x"]]
+    rows = [["SB3's buffer", "100%", *["1.00x"] * 3]]
     measured = extent(optimized, "{:.0%}") or "not yet measured"
-    rows.append(["SB3's buffer with `optimize_memory_usage=True`", measured, ""])
-    ours = []
+    rows.append(["SB3's buffer with `optimize_memory_usage=True`", measured, *[""] * 3])
+    by_training: dict[str, dict[str, str]] = defaultdict(dict)
     for label, of_label in results.items():
         found = of_label.get("auto", {})
-        if "time" in found:
-            ours.append([label, f"{_share(results, label, 'auto'):.1%}", f"{found['time']:.2f}x"])
-    # With environments, recorded scenes, and those with a tiny network, in this order.
-    ours.sort(key=lambda row: (TINY in row[0], RECORDED in row[0]))
-    return rows + [[_in_words(label), *cells] for label, *cells in ours]
-
-
-def _in_words(label: str) -> str:
-    """Return ``DQN, Crafter, recorded, tiny network`` for ``DQN, tiny:Crafter-v0``."""
-    kinds = {RECORDED: ", recorded", TINY: ", recorded, tiny network"}
-    kind = next((words for prefix, words in kinds.items() if prefix in label), "")
-    return re.sub(r"-v\d+$", "", re.sub("|".join(kinds), "", label)) + kind
+        if "time" in found and baseline_of(label.partition(",")[0]) == "SB3":
+            kind = next((kind for kind in (RECORDED, TINY) if kind in label), "")
+            cells = by_training[re.sub(r"-v\d+$", "", label.replace(kind, ""))]
+            cells[kind] = f"{found['time']:.2f}x"
+            if "growth" in found:
+                cells.setdefault("memory", f"{_share(results, label, 'auto'):.1%}")
+    kinds = "memory", "", RECORDED, TINY
+    return rows + [[name, *(cells.get(kind, "") for kind in kinds)] for name, cells in by_training.items()]
 
 
 def _memory_jobs(algorithm: str, scene: str, names: list[str], is_smoke: bool) -> list[Job]:

@@ -72,8 +72,8 @@ def test_the_readme_has_rows_for_a_gpu() -> None:
     turns = {"auto": {"time": 1.01, "reported": 0.04}, "auto@device": {"time": 0.9, "reported": 0.05}}
     rows = device.readme_rows({"DQN, recorded:MsPacman": turns})
     assert rows == [
-        ["DQN, recorded:MsPacman, on a GPU", "4.0%", "1.01x"],
-        ['DQN, recorded:MsPacman, on a GPU, `storage="device"`', "5.0%", "0.90x"],
+        ["DQN, recorded:MsPacman, on a GPU", "4.0%", "", "1.01x", ""],
+        ['DQN, recorded:MsPacman, on a GPU, `storage="device"`', "5.0%", "", "0.90x", ""],
     ]
 
 
