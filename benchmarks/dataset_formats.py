@@ -290,11 +290,11 @@ def summary(results: Results) -> str:
     """Return what the results mean for users."""
     written, read = results["write"], results["read"]
     sizes = [_mb(written[name]["nbytes"]) for name in ("ours", "minari", "minari frames")]
-    memory = [_mb(read[name]["loaded"]) for name in ("ours folder", "ours memory", "minari frames")]
+    memory = [_mb(read[name]["peak"]) for name in ("ours folder", "ours memory", "minari frames")]
     return (
         f"The same transitions take {sizes[0]} in a folder of this package, {sizes[1]} in Minari's format, or "
-        f"{sizes[2]} there without stacks. Shuffled batches need {memory[0]} of memory from the folder or "
-        f"{memory[1]} when it is loaded; with Minari's reader, an array of {memory[2]}."
+        f"{sizes[2]} there without stacks. An epoch of shuffled batches needs up to {memory[0]} of memory from the "
+        f"folder, {memory[1]} when it is loaded, and {memory[2]} with an array of frames from Minari's reader."
     )
 
 

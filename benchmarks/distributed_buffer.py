@@ -7,7 +7,7 @@ compared with SB3's buffer in an actor and with TorchRL's ``RayReplayBuffer``; s
 
 Times of ``sample`` are means over batches in immediate succession, without asking for batches ahead, and with the best
 number of batches that are asked for ahead; and medians after other work of the learner, when all of these have arrived.
-Bytes contain headers and codecs.
+Bytes are those of arrays and payloads, without headers of Ray, and without codecs, which are sent once.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ def summary(results: Results) -> str:
     others = ", ".join(f"{NAMES[name]} {time / times[OURS]:.1f}" for name, time in times.items() if name in PEERS)
     return (
         f"A transition takes {shares[0]} of the bytes of raw observations on its way to a shard, and {shares[1]} on "
-        f"its way to the learner. Batches of 256 take the others this many times as long: {others}; without Ray, "
-        f"{times['local'] / times[OURS]:.2f}."
+        f"its way to the learner. Batches of 256 in immediate succession take the others this many times as "
+        f"long: {others}; without Ray, {times['local'] / times[OURS]:.2f}. After other work, when batches have "
+        "arrived, this package still has to decode them, and others may take less."
     )
 
 
@@ -105,6 +106,7 @@ def sections(results: Results) -> list[str]:
         "all of these have arrived:",
         _sampling_table(results["sampling"]),
         "## Bytes per transition",
+        "Of arrays and payloads, without headers of Ray, and without codecs, which are sent once after each training.",
         _bytes_table(_bytes(results)),
         "## Throughput on this machine",
         "Transitions a second. Collectors replay a recording, without environments and policies.",

@@ -24,9 +24,9 @@ def measure_bytes(recording: Recording, rows: int) -> Measurement:
     """Fill a buffer with a recording, then sample.
 
     :param rows: steps of the buffer; the recording has twice as many
-    :return: bytes per transition with headers and codecs: ``to shard``, of all rows that fill it; ``to shard, second``,
-        of as many rows after these; ``to learner(256)``, of batches of that size requested ahead, and ``without
-        prefetch``; ``raw``, that of SB3's observations
+    :return: bytes per transition without headers and codecs: ``to shard``, of all rows that fill it; ``to shard,
+        second``, of as many rows after these; ``to learner(256)``, of batches of that size requested ahead, and
+        ``without prefetch``; ``raw``, that of SB3's observations
     """
     one_thread()
     start_ray()

@@ -38,7 +38,7 @@ ENVIRONMENTS += ["Doom84-v0", "Doom120x160-v0", "Doom84Nearest-v0", "DoomCorrido
 ENVIRONMENTS += ["Crafter-v0", "ProcgenCoinrun-v0", "ProcgenStarpilot-v0", "CarRacing-v3", "CarRacing-v3:stack4"]
 ENVIRONMENTS += ["DoomHealth84-v0", "MiniGridRooms-v0"]
 ENVIRONMENTS += ["Video128-v0", "Camera256-v0", "Noise84-v0"]
-SENSORS = ["DoomDepth84-v0", "DoomLabels-v0", "Audio-v0", "MiniGridOneHot-v0"]
+SENSORS = ["DoomDepth84-v0", "DoomLabels-v0", "Audio-v0"]
 ENV_COUNTS = (4, 1)
 SIZE, SMOKE_SIZE = 5_000, 400
 #: Of SB3's buffer; larger images get fewer transitions.
@@ -153,7 +153,7 @@ def main() -> None:
     arguments = flags.parse_args()
     sources = arguments.sources or [*GAMES, *ENVIRONMENTS, *SENSORS]
     if arguments.smoke:
-        sources, arguments.size = arguments.sources or ["Noise84-v0", "MiniGridOneHot-v0"], SMOKE_SIZE
+        sources, arguments.size = arguments.sources or ["Noise84-v0"], SMOKE_SIZE
     cases = [
         {"source": source, "size": arguments.size, "n_envs": n_envs} for source in sources for n_envs in ENV_COUNTS
     ]

@@ -87,10 +87,10 @@ def _how(name: str, written: dict[str, Any]) -> str:
 
 def _wrong(results: Results) -> list[str]:
     return [
-        f"**Wrong**: {label}, {name}: {measured[key]}"
+        f"**{title}**: {label}, {name}: {measured[key]}"
         for label, of_label in results.items()
         for name, measured in of_label.items()
-        for key in ("wrong", "error")
+        for key, title in (("wrong", "Wrong"), ("error", "Failed"))
         if measured.get(key)
     ]
 
@@ -101,12 +101,16 @@ def readme_part(found: dict[str, dict[str, Any] | None]) -> str:
     before = (
         "Memory of a buffer and time of a whole training with it, relative to SB3's (lower is better), with `auto`, "
         "the default codec, on two cores without a GPU. One process trains with both buffers in turns, and keeps the "
-        "memory that it frees for either. Memory is the growth of the process, of PPO that of its first rollout. "
+        "memory that it frees for either; another one of each shows by how much it grows with each further transition, "
+        "of PPO in its first rollout. "
         "*Recorded* frames are replayed from memory, as if the environment took no time; with them and a *tiny "
         "network*, the buffer takes most of it:"
     )
     results: Results = timed["results"] if timed else {}
-    after = f"{training.freed_sentence(results)} [Intervals and single calls](docs/results/training.md)."
+    after = (
+        f"{training.freed_sentence(results)} [Intervals and single calls](docs/results/training.md), and [scenes that "
+        "the code was not tuned on](docs/results/images.md), unlike all of these but Doom."
+    )
     rows = training.readme_rows(results)
     rows += device.readme_rows(on_gpu["results"] if on_gpu else {})
     return "\n\n".join([_filled(before), markdown(training.README_COLUMNS, rows), _filled(after.strip())])

@@ -162,7 +162,8 @@ def summary(results: Results) -> str:
     """Return what the results mean for users."""
     buffers = {label: found.get(BUFFERS, {}) for label, found in _of_kind(results, BUFFER_LABEL).items()}
     more = [
-        f"{label.partition(',')[0]} {found[f'prioritized {key}'] - found[f'uniform {key}']:+.0f} us"
+        f"{label.partition(',')[0]} {found[f'prioritized {key}'] - found[f'uniform {key}']:+.0f} us "
+        f"({found[f'uniform {key}']:,.0f} us uniform)"
         for label, found in buffers.items()
         if f"prioritized {(key := f'sample({BATCH_SIZE})')}" in found
     ]
@@ -182,7 +183,7 @@ def sections(results: Results) -> list[str]:
     buffers = _of_kind(results, BUFFER_LABEL)
     sequences = _of_kind(results, SEQUENCE_LABEL)
     return [
-        "Times of this machine. Prioritized sampling without a buffer:",
+        "CPU times of this machine, those of sequences by the clock. Prioritized sampling without a buffer:",
         _item_table(_of_kind(results, ITEM_LABEL)),
         f"Buffers of the default compression method, with {N_ENVS} environments:",
         _buffer_table(buffers),
