@@ -61,6 +61,7 @@ def fill(
     first = next(steps)
     before = resident_nbytes()
     buffer = make(rows)
+    created = resident_nbytes() - before  # of buffers that write to all of their memory first
     buffer.add(first)
     marks, early_rows = [], max(rows // 4, 1)
     for n_more in (early_rows - 1, rows - early_rows):
@@ -69,7 +70,7 @@ def fill(
         marks.append((resident_nbytes(), buffer.codec_state_nbytes()))
     (early, early_state), (full, full_state) = marks
     growth = ((full - full_state) - (early - early_state)) / ((rows - early_rows) * n_envs)
-    growth += buffer.reserved_nbytes() / (rows * n_envs)
+    growth += (created + buffer.reserved_nbytes()) / (rows * n_envs)
     return Filled(buffer, (full - before) / (rows * n_envs), growth, steps, warm)
 
 
