@@ -112,7 +112,7 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
 
         return auto_codec()
     name, level = parse_shorthand(shorthand)
-    codec = codec_class(name)
+    codec = codec_class(name, shorthand)
     if level is not None:
         if codec.levels is None:
             raise CodecError(f"codec {name!r} has no levels, got {shorthand!r}; use {name!r}")
@@ -144,9 +144,10 @@ def parse_shorthand(shorthand: str) -> tuple[str, int | None]:
     )
 
 
-def codec_class(name: str) -> type[Codec]:
+def codec_class(name: str, shorthand: str | None = None) -> type[Codec]:
     """Return the class registered under a name.
 
+    :param shorthand: what the user wrote, for the error; ``None`` for the name
     :raises UnknownCodec: if there is none
     """
     try:
@@ -154,7 +155,7 @@ def codec_class(name: str) -> type[Codec]:
     except KeyError:
         similar = _similar_names(name)
         hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
-        raise UnknownCodec(f"unknown codec {name!r}{hint}; {_list_available()}") from None
+        raise UnknownCodec(f"unknown codec {shorthand or name!r}{hint}; {_list_available()}") from None
     if isinstance(entry, str):
         entry = _registry[name] = pkgutil.resolve_name(entry)
     return entry

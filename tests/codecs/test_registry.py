@@ -86,7 +86,7 @@ def test_codec_is_returned_unchanged_and_takes_no_arguments() -> None:
     ],
 )
 def test_error_for_a_typo_suggests_a_codec(shorthand: str, error: type, meant: str) -> None:
-    with pytest.raises(error, match=f"did you mean {meant}"):
+    with pytest.raises(error, match=rf"{shorthand}.; did you mean {meant}"):
         get_codec(shorthand)
 
 
