@@ -38,7 +38,7 @@ def make_env(env_id: str, n_envs: int = 1, *, frame_stack: int = 4, seed: int | 
     :raises ImportError: if ALE or OpenCV is not installed: ``pip install '.[atari]'``
     :raises ValueError: if the environment is not an Atari game, or ``n_envs`` or ``frame_stack`` is not positive
     :raises TypeError: if ``n_envs`` or ``frame_stack`` is not an integer, or an argument is unknown
-    :raises gymnasium.error.UnregisteredEnv: if the environment does not exist
+    :raises gymnasium.error.UnregisteredEnv: if the environment does not exist; the message suggests one
     """
     validate_integer("n_envs", n_envs, 1)
     validate_integer("frame_stack", frame_stack, 1)
@@ -58,6 +58,7 @@ def _validated_game(env_id: str) -> dict[str, Any]:
     """Return the arguments with which an Atari game is registered.
 
     :raises ValueError: if it is not an Atari game, before SB3's preprocessing fails with an obscure error
+    :raises gymnasium.error.UnregisteredEnv: if it does not exist
     """
     import ale_py
 
@@ -65,7 +66,12 @@ def _validated_game(env_id: str) -> dict[str, Any]:
     module, _, name = env_id.rpartition(":")
     if module:  # of "module:name", registers its environments on import
         importlib.import_module(module)
-    spec = gym.spec(name)
+    try:
+        spec = gym.spec(name)
+    except gym.error.Error as error:
+        game = f"{name.removeprefix('ALE/').partition('-')[0]}NoFrameskip-v4"
+        hint = f" Did you mean {game!r}?" if game in gym.registry else ""
+        raise gym.error.UnregisteredEnv(f"{error}{hint}") from None
     entry_point = spec.entry_point
     creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     if isinstance(creator, type) and not hasattr(creator, "get_action_meanings"):

@@ -96,13 +96,13 @@ def _require_kind(cls: type, unknown: Iterable[str], given: Iterable[str]) -> No
 def suggest_argument(unknown: str, taken: Iterable[str]) -> str:
     """Return the argument that may be meant by an unknown one, as the end of an error message.
 
-    >>> suggest_argument("framestack", ["frame_stack", "n_envs"])
-    '; did you mean frame_stack?'
+    >>> suggest_argument("compression", ["compression_method", "n_envs"])
+    '; did you mean compression_method?'
 
     :param unknown: name of an argument that a function does not take
     :param taken: names of those that it takes
     """
-    similar = difflib.get_close_matches(unknown, taken, n=1, cutoff=0.8)
+    similar = difflib.get_close_matches(unknown, taken, n=1, cutoff=0.7)
     return f"; did you mean {similar[0]}?" if similar else ""
 
 

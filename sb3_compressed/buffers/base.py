@@ -52,6 +52,7 @@ from sb3_compressed.buffers.tensors import OutputDtype, output_tensors
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
 from sb3_compressed.codecs import Codec
+from sb3_compressed.codecs.auto import is_auto
 from sb3_compressed.common.memory_warning import warn_of_estimate
 from sb3_compressed.common.spaces import Key
 from sb3_compressed.common.threads import validate_num_threads
@@ -369,7 +370,8 @@ def _describe_storage(array: Any) -> str:
     """Return how an array stores observations, for ``repr`` of a buffer."""
     if not isinstance(array, CompressedArray):
         return "uncompressed"
-    return f"{array.n_frames} {'frames' if array.n_frames > 1 else 'frame'}, {array.codec!r}"
+    codec = "auto" if is_auto(array.codec) else repr(array.codec)
+    return f"{array.n_frames} {'frames' if array.n_frames > 1 else 'frame'}, {codec}"
 
 
 def _require_supported(cls: type[CompressedBuffer], space: spaces.Space[Any]) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from sb3_compressed.codecs.codec import Codec
 from sb3_compressed.codecs.delta import Delta
 
-__all__ = ["auto_codec", "is_large", "may_compress"]
+__all__ = ["auto_codec", "is_auto", "is_large", "may_compress"]
 
 #: Smaller items save little memory and are slower to read: a slot and its payload take 32 bytes besides the content,
 #: and sharing next observations saves half at most.
@@ -27,6 +28,11 @@ def auto_codec(*, is_short_lived: bool = False) -> Delta:
     :param is_short_lived: whether frames are stored for one update, as in rollout buffers, and not worth long searches
     """
     return Delta(coder="lz4", is_short_lived=is_short_lived)
+
+
+def is_auto(codec: Codec) -> bool:
+    """Return whether a codec, trained or not, is that of ``auto``."""
+    return isinstance(codec, Delta) and codec.coder == "lz4"
 
 
 def is_large(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

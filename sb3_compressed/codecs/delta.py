@@ -142,7 +142,7 @@ class Delta(BytesCodec, TrainableCodec):
     references: ReferenceFrames = field(default=ReferenceFrames(), repr=False)
     tries_zstd: bool = field(default=True, repr=False)
     objective: str = field(default="", repr=False, metadata=OMITTED_BY_DEFAULT)
-    coder: str = field(default="zstd", repr=False, metadata=OMITTED_BY_DEFAULT)
+    coder: str = field(default="zstd", metadata=OMITTED_BY_DEFAULT)
     channels: int = field(default=1, repr=False, metadata=OMITTED_BY_DEFAULT)
     channel_last_nbytes: int = field(default=0, repr=False, metadata=OMITTED_BY_DEFAULT)
     finds_tiles: bool = field(default=False, repr=False, metadata=OMITTED_BY_DEFAULT)

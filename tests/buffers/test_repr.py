@@ -55,6 +55,15 @@ def test_each_key_of_a_dict_is_shown() -> None:
     assert "speed: uncompressed" in shown
 
 
+@pytest.mark.parametrize(("codec", "shown"), [("auto", "auto"), ("delta", r"Delta\(compresslevel=3, coder='zstd'\)")])
+def test_a_trained_codec_has_the_name_that_the_user_chose(codec: str, shown: str) -> None:
+    buffer = CompressedReplayBuffer(100, IMAGES, ACTIONS, "cpu", compression_method=codec)
+    image = np.arange(4 * 36 * 36, dtype=np.uint8).reshape(1, 4, 36, 36)
+    for step in range(100):
+        buffer.add(image + step, image + step, np.zeros((1, 1)), np.zeros(1), np.zeros(1, bool), [{}])
+    assert re.search(rf"1 frame, {shown}>$", repr(buffer))
+
+
 def test_a_mixed_buffer_shows_its_parts_and_their_weights() -> None:
     online, other = (CompressedReplayBuffer(n, IMAGES, ACTIONS, "cpu") for n in (100, 300))
     shown = repr(MixedReplayBuffer.from_buffers([online, other], weights=[3, 1]))

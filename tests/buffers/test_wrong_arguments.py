@@ -121,6 +121,7 @@ def test_nested_dict_spaces_raise() -> None:
         (CompressedReplayBuffer, "n_steps", r"'n_steps'$"),
         (CompressedReplayBuffer, "bufer_size", r"buffer_size\?$"),
         (CompressedReplayBuffer, "framestack", r"frame_stack\?$"),
+        (CompressedReplayBuffer, "compression", r"compression_method\?$"),
         (CompressedRolloutBuffer, "unknown", "'unknown'$"),
     ],
 )
