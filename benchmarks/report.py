@@ -99,25 +99,28 @@ def readme_part(found: dict[str, dict[str, Any] | None]) -> str:
     """Return the table of the README: memory and time of whole trainings."""
     timed, on_gpu = found["training"], found["device"]
     before = (
-        "Memory of a buffer and time of a whole training with it, relative to SB3's (lower is better), with `auto`, "
-        "the default codec, on two cores without a GPU. One process trains with both buffers in turns, and keeps the "
-        "memory that it frees for either; another one of each shows by how much it grows with each further transition, "
-        "of PPO in its first rollout. "
-        "*Recorded* frames are replayed from memory, as if the environment took no time; with them and a *tiny "
-        "network*, the buffer takes most of it:"
+        "Relative to SB3's buffer (lower is better), with `auto`, the default codec, on two cores without a GPU:"
     )
     results: Results = timed["results"] if timed else {}
+    columns = [
+        "*memory*: by how much a process grows with each further transition, of PPO in its first rollout",
+        "*time*: of whole trainings, in turns in one process; empty where not measured. "
+        + training.freed_sentence(results),
+        "*recorded*: frames are replayed from memory, as if the environment took no time; with a *tiny network*, the "
+        "buffer takes most of what is left",
+    ]
     after = (
-        f"{training.freed_sentence(results)} [Intervals and single calls](docs/results/training.md), and [scenes that "
-        "the code was not tuned on](docs/results/images.md), unlike all of these but Doom."
+        "[Intervals, single calls](docs/results/training.md), and [scenes that the code was not tuned "
+        "on](docs/results/images.md), unlike these but Doom."
     )
     rows = training.readme_rows(results)
     rows += device.readme_rows(on_gpu["results"] if on_gpu else {})
-    return "\n\n".join([_filled(before), markdown(training.README_COLUMNS, rows), _filled(after.strip())])
+    listed = "\n".join(_filled(f"- {column.strip()}", "  ") for column in columns)
+    return "\n\n".join([_filled(before), markdown(training.README_COLUMNS, rows), listed, _filled(after)])
 
 
-def _filled(text: str) -> str:
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def write_section(path: Path, part: str) -> None:

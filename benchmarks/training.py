@@ -156,8 +156,8 @@ def freed_sentence(results: Results) -> str:
     if not kept or not returned:
         return ""
     return (
-        "Keeping freed memory, which `mallopt` does for any buffer, makes DQN on recorded MsPacman take "
-        f"{kept / returned:.2f} times as long by itself, with SB3's buffer."
+        "The process keeps freed memory, as `mallopt` does for any buffer: with SB3's, that alone makes DQN on "
+        f"recorded MsPacman take {kept / returned:.2f} times as long"
     )
 
 
