@@ -98,9 +98,7 @@ def _wrong(results: Results) -> list[str]:
 def readme_part(found: dict[str, dict[str, Any] | None]) -> str:
     """Return the table of the README: memory and time of whole trainings."""
     timed, on_gpu = found["training"], found["device"]
-    before = (
-        "Relative to SB3's buffer (lower is better), with `auto`, the default codec, on two cores without a GPU:"
-    )
+    before = "Relative to SB3's buffer (lower is better), with `auto`, the default codec, on two cores without a GPU:"
     results: Results = timed["results"] if timed else {}
     columns = [
         "*memory*: by how much a process grows with each further transition, of PPO in its first rollout",

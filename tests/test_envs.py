@@ -79,5 +79,5 @@ def test_environment_that_is_not_an_atari_game_raises(env_id: str) -> None:
 
 @pytest.mark.parametrize("env_id", ["BreakotuNoFrameskip-v4", "Breakout", "ALE/Breakout", "Breakout-v5"])
 def test_unknown_environment_raises_the_error_of_gymnasium_with_a_suggestion(env_id: str) -> None:
-    with pytest.raises(gym.error.UnregisteredEnv, match="Did you mean.*BreakoutNoFrameskip"):
+    with pytest.raises(gym.error.UnregisteredEnv, match=r"Did you mean.*BreakoutNoFrameskip"):
         make_env(env_id)
