@@ -69,6 +69,7 @@ def test_kept_memory_is_bounded() -> None:
     assert memory.empty(SHAPE, BYTE).ctypes.data == place
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_large_batch_is_freed_with_it() -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux reports the memory of a process in /proc")
@@ -94,6 +95,7 @@ assert (50e6 < buffer_statistics(buffer).batch_memory_nbytes <= BatchPool.MAX_NB
     run(code)
 
 
+@pytest.mark.slow
 def test_a_training_reuses_the_memory_that_it_frees() -> None:
     # Each tensor is larger than all before it, which the C library returns to the system unless it was told to keep it.
     program = """

@@ -86,6 +86,7 @@ def test_scripts_write_right_results_and_a_page(script: str, folder: Path, tmp_p
     assert not hasattr(module, "plot") or (tmp_path / f"{script}.svg").exists()
 
 
+@pytest.mark.slow
 def test_a_measurement_has_a_process_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without ``--smoke``."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))

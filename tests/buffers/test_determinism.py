@@ -24,6 +24,7 @@ def test_neither_threads_nor_pauses_change_what_is_stored(options: dict[str, Any
     assert digests(is_disturbed=True, **options) == expected
 
 
+@pytest.mark.slow
 def test_another_process_stores_the_same(expected: Mapping[str, str]) -> None:
     done = fresh_outcome("from stored_digests import digests; import json; print(json.dumps(digests()))")
     assert json.loads(done.stdout) == expected

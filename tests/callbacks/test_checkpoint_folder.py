@@ -158,6 +158,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_a_folder_is_locked_until_the_training_ends_or_its_process_is_killed(tmp_path: Path) -> None:
     folders = [tmp_path / "ended", tmp_path / "killed"]
     with start(TRAINING, *folders) as process:
@@ -331,6 +332,7 @@ while newest < 80:
 """
 
 
+@pytest.mark.slow
 def test_a_reader_sees_only_complete_checkpoints_while_a_run_saves_and_deletes(tmp_path: Path) -> None:
     model, callback = dqn(), BufferCheckpointCallback(4, tmp_path)
     model.learn(4, callback=callback)

@@ -171,6 +171,7 @@ def test_extend_adds_all_steps_by_position_or_name(with_timeouts: bool, images: 
     assert repr(images) == "<DistributedReplayBuffer: 80 of 240 transitions in 3 shards>"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_continues_with_another_number_of_shards(local_ray: None, tmp_path: Path) -> None:
     """Each environment continues its own rows, so the newest transitions replace the oldest ones."""
     buffer = new_buffer("small", 20, n_envs=3, n_shards=2)

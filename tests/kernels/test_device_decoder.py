@@ -519,6 +519,7 @@ def test_crafted_payloads_are_decoded_as_by_the_cpu(decode: Decode) -> None:
     assert_all_were_crafted(n_decoded, N_CRAFTED // 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sanitizers", "lanes", "n"),
     [("address,undefined", 1, N_CRAFTED), ("address,undefined", 32, N_CRAFTED // 10), ("thread", 32, N_CRAFTED // 20)],

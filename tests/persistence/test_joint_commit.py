@@ -156,6 +156,7 @@ def follows_a_call(at: Bytecode) -> bool:
     return bool(before) and before[-1].startswith("CALL")
 
 
+@pytest.mark.slow
 def test_after_an_interrupted_block_every_add_is_committed(stream: Stream, tmp_path: Path) -> None:
     def with_some_rows(name: str) -> Any:
         return filled(stream, 60, 50, storage=tmp_path / name)
@@ -179,6 +180,7 @@ def test_after_an_interrupted_block_every_add_is_committed(stream: Stream, tmp_p
         del error  # its traceback kept the block until here, as in a notebook
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["extend", "joint_commit"])
 def test_a_full_disk_leaves_the_buffer_as_it_was_before_the_block(method: str, tmp_path: Path) -> None:
     script = """

@@ -31,9 +31,8 @@ def killed_after(way: str, folder: Path, n_reports: int, spins: int) -> tuple[in
     return int(first.split()[1]), int(reports[-1])
 
 
-@pytest.mark.parametrize(
-    "way", ["storage", *(pytest.param(way, marks=pytest.mark.slow) for way in ("checkpoint", "prioritized"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["storage", "checkpoint", "prioritized"])
 def test_killed_process_leaves_every_completed_step(way: str, tmp_path: Path) -> None:
     rng = random.Random(way)
     folder = tmp_path / "buffer"

@@ -143,6 +143,7 @@ CHANGES: list[Callable[[Path, random.Random], None]] = [
 ]
 
 
+@pytest.mark.slow
 @settings(
     max_examples=N_FOLDERS,
     derandomize="SB3_COMPRESSED_FOLDERS" not in os.environ,

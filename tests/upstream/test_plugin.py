@@ -55,12 +55,14 @@ def run_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     return run_module
 
 
+@pytest.mark.slow
 def test_wherever_sb3_names_a_buffer_it_is_a_compressed_one(run_module: Any) -> None:
     done = run_module("test_names.py", MODULE)
     assert done.returncode == 0, done.stdout
     assert "test_names.py: 4 passed; 5 compressed buffers, 0 others" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_without_any_compressed_buffer_fails(run_module: Any) -> None:
     done = run_module("test_nothing.py", "def test_nothing():\n    pass\n")
     assert "1 passed" in done.stdout
