@@ -101,15 +101,15 @@ def readme_part(found: dict[str, dict[str, Any] | None]) -> str:
     before = "Relative to SB3's buffer (lower is better), with `auto`, the default codec, on two cores without a GPU:"
     results: Results = timed["results"] if timed else {}
     columns = [
-        "*memory*: by how much a process grows with each further transition, of PPO in its first rollout",
+        "*memory*: by how much a process grows with each transition, early in a training; with more of them, less",
         "*time*: of whole trainings, in turns in one process; empty where not measured. "
         + training.freed_sentence(results),
         "*recorded*: frames are replayed from memory, as if the environment took no time; with a *tiny network*, the "
         "buffer takes most of what is left",
     ]
     after = (
-        "[Intervals, single calls](docs/results/training.md), and [scenes that the code was not tuned "
-        "on](docs/results/images.md), unlike these but Doom."
+        "The code was tuned on all but Doom. Also: [other scenes](docs/results/images.md), "
+        "[intervals](docs/results/training.md)."
     )
     rows = training.readme_rows(results)
     rows += device.readme_rows(on_gpu["results"] if on_gpu else {})

@@ -156,7 +156,7 @@ def freed_sentence(results: Results) -> str:
     if not kept or not returned:
         return ""
     return (
-        "The process keeps freed memory, as `mallopt` does for any buffer: with SB3's, that alone makes DQN on "
+        "The process keeps freed memory, as a compressed buffer makes it do: with SB3's, that alone makes DQN on "
         f"recorded MsPacman take {kept / returned:.2f} times as long"
     )
 

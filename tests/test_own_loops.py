@@ -13,7 +13,8 @@ from test_documentation import BLOCKS
 
 LOOPS = {name: block for name, block in BLOCKS.items() if "own-loops" in name and "SyncVectorEnv" in block}
 N_STEP = [LOOPS.pop(name) for name in [*LOOPS] if "NStep" in LOOPS[name]]
-assert (len(LOOPS), len(N_STEP)) == (2, 1)
+assert (len(LOOPS), len(N_STEP)) == (1, 1)
+GAME = 'FrameStackObservation(AtariPreprocessing(gym.make("PongNoFrameskip-v4")), 4)'
 
 
 @pytest.mark.skipif(not hasattr(gym.vector, "AutoresetMode"), reason="Gymnasium has no autoreset modes before 1.1")
@@ -31,7 +32,8 @@ def test_returns_end_at_time_limits() -> None:
 @pytest.mark.parametrize("name", LOOPS)
 def test_transitions_are_those_of_the_environments(name: str) -> None:
     namespace: dict[str, Any] = {}
-    exec(LOOPS[name], namespace)
+    assert GAME in LOOPS[name]
+    exec(LOOPS[name].replace(GAME, 'gym.make("CartPole-v1")'), namespace)  # whose episodes are short
     buffer = namespace["buffer"]
     n_ends = 0
     for env in range(buffer.n_envs):
@@ -47,8 +49,7 @@ def test_transitions_are_those_of_the_environments(name: str) -> None:
             n_ends += terminated or truncated
         alone.close()
     assert n_ends >= buffer.n_envs
-    n_skipped = 100 - buffer.size()  # steps that were a reset, with one environment
-    assert n_skipped in ((0,) if buffer.n_envs > 1 else (n_ends - 1, n_ends))
+    assert buffer.size() == 100
 
 
 def test_checkpoints_of_a_loop_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
