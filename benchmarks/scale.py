@@ -2,10 +2,11 @@
 
     python benchmarks/scale.py --sizes 10000 100000 1000000
 
-One process fills one buffer and measures at each size. A recording of 100,000 transitions of MsPacman is repeated, as
-recording a million would take half an hour. When the buffer is full, a quarter of it is overwritten, and its memory
-measured again. SB3's buffer takes 56 kB a transition, so it has room for the sizes up to 100,000 only. What the first
-buffer of a process costs, :mod:`measure_startup` measures.
+One process fills one buffer and measures at each size, batches in turns with those of a buffer of the smallest size,
+since the times of a shared machine vary by more than sizes change them. A recording of 100,000 transitions of MsPacman
+is repeated, as recording a million would take half an hour. When the buffer is full, a quarter of it is overwritten,
+and its memory measured again. SB3's buffer takes 56 kB a transition, so it has room for the sizes up to 100,000 only.
+What the first buffer of a process costs, :mod:`measure_startup` measures.
 """
 
 from __future__ import annotations
@@ -41,14 +42,13 @@ N_STARTUPS = 5
 def measure(name: str, sizes: list[int]) -> Measurement:
     """Fill one buffer and overwrite a part of it.
 
-    :return: for each size, the bytes by which the process (RSS) has grown, ``rss``, and microseconds of a batch of 32
-        and of ``add`` for each transition; and ``overwritten``, the bytes after a quarter of the buffer was overwritten
+    :return: for each size, the bytes by which the process (RSS) has grown, ``rss``, microseconds of a batch of 32 and
+        of ``add`` for each transition, and ``relative``, the time of a batch relative to one of the smallest size; and
+        ``overwritten``, the bytes after a quarter of the buffer was overwritten
     """
     one_thread()
     recording = record(SOURCE, N_ENVS, min(sizes[-1], RECORDED_SIZE) // N_ENVS)
-    warm = make_replay(name, recording, 100)  # triggers what happens once in a process, and is kept
-    for step in islice(play(recording), 100):
-        warm.add(step)
+    warm = _filled(name, recording, 100)  # triggers what happens once in a process, and is kept
     warm.sample(32)
     before = resident_nbytes()
     buffer, steps, n_added = make_replay(name, recording, sizes[-1] // N_ENVS), _repeated(recording), 0
@@ -60,13 +60,24 @@ def measure(name: str, sizes: list[int]) -> Measurement:
             buffer.add(step)
         add = median_us(timed(buffer.add, step) for step in islice(steps, n_timed)) / N_ENVS
         n_added, rss = rows, resident_nbytes() - before
-        sample = median_us(timed(buffer.sample, 32) for _ in range(N_BATCHES))
-        result[str(size)] = {"rss": rss, "add": add, "sample(32)": sample}
+        if size == sizes[0]:
+            smallest = _filled(name, recording, rows)
+            before = resident_nbytes() - rss  # its memory does not count
+        turns = [(timed(buffer.sample, 32), timed(smallest.sample, 32)) for _ in range(N_BATCHES)]
+        sample, of_smallest = (median_us(times) for times in zip(*turns, strict=True))
+        result[str(size)] = {"rss": rss, "add": add, "sample(32)": sample, "relative": sample / of_smallest}
     for step in islice(steps, n_added // 4):
         buffer.add(step)
     result[OVERWRITTEN] = {"rss": resident_nbytes() - before}
     del warm
     return result
+
+
+def _filled(name: str, recording: Recording, rows: int) -> Any:
+    buffer = make_replay(name, recording, rows)
+    for step in islice(play(recording), rows):
+        buffer.add(step)
+    return buffer
 
 
 def _repeated(recording: Recording) -> Iterator[Step]:
@@ -83,13 +94,13 @@ def summary(results: Results) -> str:
     of_label = results[SOURCE]
     ours = of_label["auto"]
     sizes = _sizes(ours)
-    first, last = (ours[str(size)] for size in (sizes[0], sizes[-1]))
-    ratio = last["sample(32)"] / first["sample(32)"]
+    last = ours[str(sizes[-1])]
     startup = results["startup"]["others"]["together"]["nbytes"]
     return (
         f"A buffer of {sizes[-1]:,} transitions of {SOURCE} takes {last['rss'] / 1e9:.2f} GB, "
-        f"{ours[OVERWRITTEN]['rss'] / 1e9:.2f} GB after a quarter of it was overwritten, and a batch takes {ratio:.2f} "
-        f"times as long as from {sizes[0]:,}. The first buffer of a process takes {startup / 1e6:.0f} MB more."
+        f"{ours[OVERWRITTEN]['rss'] / 1e9:.2f} GB after a quarter of it was overwritten, and a batch takes "
+        f"{last['relative']:.2f} times as long as from {sizes[0]:,}. The first buffer of a process takes "
+        f"{startup / 1e6:.0f} MB more."
     )
 
 
@@ -100,16 +111,17 @@ def sections(results: Results) -> list[str]:
         for size in _sizes(measured):
             each = measured[str(size)]
             cells = [f"{each['rss'] / 1e9:.3g} GB", f"{each['rss'] / size:,.0f} B"]
-            times = [f"{each[key]:,.1f} us" for key in ("add", "sample(32)")]
+            times = [f"{each[key]:,.1f} us" for key in ("add", "sample(32)")] + [f"{each['relative']:.2f}x"]
             rows.append([title(name), f"{size:,}", *cells, *times])
         if OVERWRITTEN in measured:
             nbytes = measured[OVERWRITTEN]["rss"]
             after = [f"{nbytes / 1e9:.3g} GB", f"{nbytes / _sizes(measured)[-1]:,.0f} B"]
-            rows.append([title(name), "a quarter overwritten", *after, "", ""])
+            rows.append([title(name), "a quarter overwritten", *after, "", "", ""])
     header = ["buffer", "transitions", "memory (RSS)", "of a transition", "`add`, of a transition", "`sample(32)`"]
+    header.append("in turns with the smallest size")
     return [
         f"{SOURCE}, random actions, {N_ENVS} environments; a recording of {RECORDED_SIZE:,} transitions is "
-        "repeated. Times are of this machine.",
+        "repeated. Times in microseconds are of this machine, and vary by half.",
         markdown(header, rows),
         "## The first buffer of a process",
         "What a process with a compressed buffer of 4x84x84 frames takes beyond SB3 and torch, however small its "
