@@ -105,12 +105,14 @@ class WriterPosition(NamedTuple):
     :param row: the row to write next
     :param n_rows: number of rows of the ring
     :param n_inserted: number of rows that the writer has inserted
+    :param n_loads: how often the rings of the shard have been replaced by those of a checkpoint
     """
 
     incarnation: str
     row: int
     n_rows: int
     n_inserted: int
+    n_loads: int
 
 
 class InsertReply(NamedTuple):
@@ -205,6 +207,7 @@ class Shard:
         self._rings: dict[str, Ring] = {}
         #: Number of rows of rings, also of those that are not opened yet.
         self._rows: dict[str, int] = {}
+        self._n_loads = 0
         self._n_inserted_by: Counter[str] = Counter()
         self._codecs = CodecCache()
         self._learner, self._sent = "", set[bytes]()
@@ -240,10 +243,10 @@ class Shard:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / RINGS
         if file.exists():
-            run, rows, rings = _read_rings(file)
+            run, rows, rings, n_loads = _read_rings(file)
             is_resumed = run == self._run or mode == "resume"
             if is_resumed:
-                self._rows = rows
+                self._rows, self._n_loads = rows, n_loads
             if not is_resumed and mode != "overwrite":
                 raise StorageError(
                     f"{folder} contains a shard; pass storage_mode='resume' to continue it, or 'overwrite' to replace "
@@ -293,7 +296,7 @@ class Shard:
         if self._folder is not None:
             rings = {name: ring.n_envs for name, ring in self._rings.items()}
             rows = {name: self._rows.get(name, self._n_rows) for name in rings}
-            content = {"run": self._run, "rows": rows, "rings": rings}
+            content = {"run": self._run, "rows": rows, "rings": rings, "loads": self._n_loads}
             write_object(self._folder / RINGS, content)
 
     def resize(self, rows: Mapping[str, int]) -> None:
@@ -343,7 +346,7 @@ class Shard:
         return ring
 
     def _reply(self, ring: Ring) -> InsertReply:
-        position = WriterPosition(self._incarnation, int(ring.buffer.pos), ring.n_rows, ring.n_inserted)
+        position = WriterPosition(self._incarnation, int(ring.buffer.pos), ring.n_rows, ring.n_inserted, self._n_loads)
         return InsertReply(position, self.status())
 
     def insert(
@@ -384,13 +387,13 @@ class Shard:
         return self._reply(ring)
 
     def _is_stored(self, ring: Ring, last: WriterPosition, n_rows: int) -> bool | None:
-        """Return whether an earlier process has stored a segment; ``None`` if its ring was resized meanwhile.
+        """Return whether an earlier process has stored a segment; ``None`` if its ring was resized or replaced since.
 
         :param last: where its writer was before
         """
         if last.incarnation == self._incarnation or not ring.n_transitions:
             return False
-        if ring.n_rows != last.n_rows:
+        if (ring.n_rows, self._n_loads) != (last.n_rows, last.n_loads):
             return None
         return n_rows % ring.n_rows == (ring.buffer.pos - last.row) % ring.n_rows != 0
 
@@ -525,6 +528,7 @@ class Shard:
             with contextlib.suppress(OSError):  # its transitions are replaced anyway
                 ring.buffer.close()
         self._rows, self._rings = dict(rows), {}
+        self._n_loads += 1
         self._save_rings()  # so that a process that is killed before it has loaded all of them begins without any
         for name, (folder, n_envs, size) in rings.items():
             if self._folder is None:
@@ -550,15 +554,16 @@ class Shard:
             ring.buffer.close()
 
 
-def _read_rings(file: Path) -> tuple[str, dict[str, int], dict[str, int]]:
-    """Return the run, and of each ring, the number of rows and the number of environments.
+def _read_rings(file: Path) -> tuple[str, dict[str, int], dict[str, int], int]:
+    """Return the run, of each ring the number of rows and the number of environments, and how often they were replaced.
 
     :raises CorruptStorage: if the file is damaged
     """
     stored = read_object(file)
-    js.check({"run": str, "rings": {str: POSITIVE}}, stored, str(file))
+    n_loads: Any = stored.get("loads", 0)  # earlier versions did not count them
+    js.check({"run": str, "rings": {str: POSITIVE}, "loads": range(1 << 63)}, {**stored, "loads": n_loads}, str(file))
     rows: Any = stored.get("rows")
     rings: dict[str, int] = stored["rings"]
     has_one_size = type(rows) is int  # in version 0.2, all rings had as many rows
     js.check(POSITIVE if has_one_size else dict.fromkeys(rings, POSITIVE), rows, str(file))
-    return stored["run"], {name: rows if has_one_size else rows[name] for name in rings}, rings
+    return stored["run"], {name: rows if has_one_size else rows[name] for name in rings}, rings, n_loads

@@ -80,7 +80,7 @@ def test_a_segment_that_is_sent_again_is_stored_once(where: str, tmp_path: Path)
     own = sharded("images", where, tmp_path)
     client = own.client()
     first, second = client.segment(10), client.segment(5)
-    assert client.insert(first).position[1:] == (10, 100, 10)
+    assert client.insert(first).position[1:4] == (10, 100, 10)
     for _ in range(3):
         client.insert(first)
     assert client.insert(second).position.row == 15
@@ -147,6 +147,26 @@ def test_episodes_do_not_continue_with_a_segment_that_may_be_stored_already(tmp_
     assert content(own.shard) == [*range(10), 7, 8, 9]
     assert buffer.dones[9].all()
     assert not (buffer.dones[9] * (1 - buffer.timeouts[9])).any()
+
+
+@pytest.mark.parametrize("n_rows", [3, 7])
+def test_a_segment_is_stored_by_a_shard_that_was_restarted_after_a_load(n_rows: int, tmp_path: Path) -> None:
+    """The checkpoint ended where the segment would end, so it was taken for stored."""
+    saved = Sharded("vector", folder=tmp_path / "saved")
+    saved.client(first=500).send(10)
+    (tmp_path / "cut").mkdir()
+    saved.shard.save_checkpoint(tmp_path / "newest", tmp_path / "cut", saved.shard.status().incarnation)
+    saved.shard.close()
+    own = Sharded("vector", folder=tmp_path / "shard")
+    client = own.client()
+    client.send(10 - n_rows)
+    own.shard.load_checkpoint({"w": (ring_folder(tmp_path / "cut", "w"), 1, 10)}, {"w": 100})
+    own.shard.close()
+    own.shard = client.shard = own.opened()
+    client.send(n_rows)
+    assert content(own.shard) == [*range(500, 510), *range(10 - n_rows, 10)]
+    client.send(2)
+    assert content(own.shard)[-2:] == [10, 11]
 
 
 def test_another_writer_takes_over_a_ring() -> None:
@@ -352,6 +372,7 @@ DAMAGED = [
     "", "[]", "\xff", '{"run": 1}', '{"run": "run", "rows": "x", "rings": {}}',
     '{"run": "run", "rows": 9, "rings": []}', '{"run": "run", "rows": 9, "rings": {"w": "1"}}',
     '{"run": "run", "rows": {"w": 0}, "rings": {"w": 1}}', '{"run": "run", "rows": {"x": 9}, "rings": {"w": 1}}',
+    '{"run": "run", "rows": 9, "rings": {}, "loads": -1}', '{"run": "run", "rows": 9, "rings": {}, "loads": "1"}',
 ]  # fmt: skip
 
 
