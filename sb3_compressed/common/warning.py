@@ -7,7 +7,8 @@ import warnings
 
 __all__ = ["warn_user"]
 
-LIBRARIES = ("sb3_compressed", "stable_baselines3", "sb3_contrib")
+#: The last one calls context managers of the others.
+LIBRARIES = ("sb3_compressed", "stable_baselines3", "sb3_contrib", "contextlib")
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
