@@ -65,19 +65,29 @@ class CheckpointHistory:
         try:
             if has_log(folder):
                 lock.acquire()  # nobody else may write between the checks below and the save
-            checkpoint = self.latest
-            if checkpoint is not None and checkpoint.belongs_to(buffer, folder):
-                try:
-                    self._save(checkpoint, buffer, lock)
-                    return
-                except StorageError:  # another process wrote to it
-                    if not overwrite:
-                        raise
+            if self._save_changes(buffer, folder, lock, overwrite=overwrite):
+                return
             end = self._ends.get(folder.resolve())  # if nobody else has written to it since, it contains this buffer
             overwrite |= end is not None and ends_at(folder, end)
             self._save(BufferCheckpoint.new(buffer, folder, lock, overwrite=overwrite), buffer, lock)
         finally:
             lock.release()
+
+    def _save_changes(self, buffer: ReplayBufferLike, folder: Path, lock: FolderLock, *, overwrite: bool) -> bool:
+        """Save what has changed, if the latest save was to the same folder; return whether that is so.
+
+        :raises StorageError: if another process wrote to it since, unless that may be overwritten
+        """
+        checkpoint = self.latest
+        if checkpoint is None or not checkpoint.belongs_to(buffer, folder):
+            return False
+        try:
+            self._save(checkpoint, buffer, lock)
+        except StorageError:
+            if not overwrite:
+                raise
+            return False
+        return True
 
     def _save(self, checkpoint: BufferCheckpoint, buffer: ReplayBufferLike, lock: FolderLock) -> None:
         self.latest = None  # restored if the save succeeds

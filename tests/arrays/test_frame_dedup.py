@@ -288,6 +288,7 @@ MEMORY: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:frames do not repeat")  # if the first rows are such, which is right
 @RELAXED
 @given(data=st.data())
 def test_the_layout_in_memory_may_change_from_row_to_row(data: st.DataObject) -> None:
