@@ -151,7 +151,8 @@ def test_import_adds_to_an_existing_buffer(stream: Stream) -> None:
 def test_warnings_of_an_import_point_at_its_caller(stream: Stream, tmp_path: Path) -> None:
     export_minari(filled(stream, 40), "test/warns-v0", progress_bar=False)
     with pytest.warns(DeprecationWarning, match="storage_mode='overwrite'") as caught:
-        import_minari("test/warns-v0", storage=tmp_path / "buffer", overwrite=True, progress_bar=False).close()
+        imported: Any = import_minari("test/warns-v0", storage=tmp_path / "buffer", overwrite=True, progress_bar=False)
+    imported.close()
     assert [warning.filename for warning in caught if warning.category is DeprecationWarning] == [__file__]
 
 
