@@ -25,7 +25,7 @@ class CodecCache(OrderedDict[bytes, Codec]):
             self.setdefault(digest, codec)
             self.move_to_end(digest)
         while len(self) > self.size:
-            self.popitem(last=False)
+            del self[next(iter(self))]  # popitem of Python 3.10 calls __getitem__
 
     def __getitem__(self, digest: bytes) -> Codec:
         self.move_to_end(digest)
