@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, WithoutReplacementSampler
     from sb3_compressed.training.prioritized_replay import prioritize
 
-__version__ = "0.4.0"
+__version__ = "0.4.1.dev0"
 
 __all__ = [
     "BufferCheckpointCallback",
