@@ -129,13 +129,12 @@ def _validate_folder() -> None:
 @contextmanager
 def _removed_on_failure(folder: Path) -> Iterator[None]:
     """Remove the folder of a dataset if its export fails; one that existed before stays, since Minari refuses it."""
-    if folder.exists():
-        yield
-        return
+    existed = folder.exists()
     try:
         yield
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not existed:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sb3_compressed.codecs.config import abbreviate, to_json
+from sb3_compressed.codecs.config import to_json
 from sb3_compressed.samplers.registry import SAMPLERS, name_of
 from sb3_compressed.samplers.sampler import Sampler
 from sb3_compressed.storage.json_schema import parse
@@ -36,13 +36,11 @@ def sampler_to_config(sampler: Sampler) -> dict[str, Any]:
 
 
 def sampler_from_config(data: object) -> Sampler:
-    """Return a sampler that belongs to no buffer.
+    """Return a sampler of this package that belongs to no buffer; one of a user cannot be constructed.
 
     :raises ValueError: if the configuration is invalid, or names an unknown sampler
     :raises TypeError: if the sampler has no such arguments
     """
-    if isinstance(data, dict) and data.keys() == {"class"}:  # of a user, which cannot be constructed
-        raise ValueError(f"{abbreviate(data['class'])} is not a sampler of this package; pass sampler=")
     config = parse({"name": str, "arguments": {str: parse_scalar}}, data)
     if config["name"] not in SAMPLERS:
         raise ValueError(f"there is no sampler {config['name']!r}; pass sampler=")

@@ -158,18 +158,12 @@ def flush_path(path: Path) -> None:
 
 
 def nbytes_on_disk(path: Path) -> int:
-    """Return the bytes that a file, or the regular files in a folder, occupy on the disk; holes do not count."""
-    if path.is_file():
-        return _allocated_nbytes(path.stat())
+    """Return the bytes that the regular files in a folder occupy on the disk; holes do not count."""
     total = 0
     with os.scandir(path) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # deleted by the writing process
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    total += _allocated_nbytes(status)
+                    total += min(status.st_size, getattr(status, "st_blocks", status.st_size) * 512)
     return total
-
-
-def _allocated_nbytes(status: os.stat_result) -> int:
-    return min(status.st_size, getattr(status, "st_blocks", status.st_size) * 512)

@@ -40,11 +40,9 @@ class ArraySpec:
     def zeros(self) -> NDArray[Any]:
         """Return an array of zeros of this shape and dtype.
 
-        :raises ValueError: if it has no rows, or its dtype is not numeric
+        :raises ValueError: if its dtype is not numeric
         :raises StorageError: if there is not enough memory
         """
-        if not self.shape:
-            raise ValueError(f"stored arrays must have at least one dimension, got {self}")
         try:
             return np.zeros(self.shape, dtype_from_text(self.dtype))
         except MemoryError as error:
