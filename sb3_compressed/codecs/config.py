@@ -77,7 +77,7 @@ def abbreviate(data: Any) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Return a codec's argument, or the arguments of a dataclass as a dict, as data that JSON can store.
+    """Return a value, of a dataclass its arguments as a dict, as data that JSON can store.
 
     :raises CodecError: if it is not a number, string, bytes, dtype, or dataclass of these
     """
@@ -93,7 +93,7 @@ def to_json(value: Any) -> Any:
         return value
     if isinstance(value, np.dtype):
         return {"dtype": value.str}
-    raise CodecError(f"cannot store the codec argument {value!r}: it must be a number, a string, bytes or a dtype")
+    raise CodecError(f"cannot store {abbreviate(value)}, which is not a number, a string, bytes or a dtype")
 
 
 def arguments_from_json(cls: Any, data: Any) -> dict[str, Any]:

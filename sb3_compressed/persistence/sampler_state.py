@@ -84,14 +84,14 @@ def sampler_values(buffer: ReplayBufferLike, store: ArrayStore, pos: int) -> dic
     bound = buffer.bound_sampler
     if bound is None:
         return {}
-    try:
-        state = {
-            name: to_json(value.item() if isinstance(value, np.generic | np.ndarray) else value)
-            for name, value in bound.sampler.state_dict().items()
-            if not (isinstance(value, np.ndarray) and value.ndim)
-        }
-    except CodecError as error:
-        raise StorageError(f"cannot store the state of {bound.sampler}: {error}") from error
+    state = {}
+    for name, value in bound.sampler.state_dict().items():
+        if isinstance(value, np.ndarray) and value.ndim:
+            continue
+        try:
+            state[name] = to_json(value.item() if isinstance(value, np.generic | np.ndarray) else value)
+        except CodecError as error:
+            raise StorageError(f"the state {name!r} of {bound.sampler}: {error}") from error
     return {"sampler": {"step": store.step_at(pos, buffer.buffer_size) - bound.n_unreported, "state": state}}
 
 

@@ -154,7 +154,7 @@ def test_codec_that_is_not_a_dataclass_has_no_config() -> None:
 )
 def test_arguments_that_json_cannot_represent_raise(value: Any) -> None:
     for codec in (Own(nothing=value), Own(inner=Inner(number=value))):
-        with pytest.raises(CodecError, match="cannot store the codec argument"):
+        with pytest.raises(CodecError, match=r"cannot store .*, which is not a number"):
             codec.get_config()
 
 

@@ -373,6 +373,48 @@ def test_samplers_of_users_continue_exactly(kind: str, tmp_path: Path) -> None:
     assert describe(open_to_read(tmp_path / "saved"))["class"] == type(buffer).__name__
 
 
+class WithState(WeightedSampler):
+    """A sampler of a user with a state of one value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state with the value."""
+        return {**super().state_dict(), "value": self.value}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros(3, np.complex128), "cannot store the array 'value' of .*its dtype is complex128"),
+        ({1, 2}, "the state 'value' of .*: cannot store {1, 2}, which is not a number"),
+    ],
+)
+def test_states_that_cannot_be_stored_raise(value: Any, message: str, tmp_path: Path) -> None:
+    buffer = new("vectors", WithState(0))
+    add(buffer, "vectors", 0, 20)
+    save_checkpoint(buffer, tmp_path)
+    buffer.sampler.value = value
+    with pytest.raises(StorageError, match=message):
+        save_checkpoint(buffer, tmp_path)
+    loaded = load_checkpoint(tmp_path, device="cpu", sampler=WithState(0))
+    np.testing.assert_array_equal(loaded.rewards, buffer.rewards)
+
+
+def test_states_keep_their_shape(tmp_path: Path) -> None:
+    buffer = new("vectors", WithState(np.zeros(3)), storage=tmp_path)
+    add(buffer, "vectors", 0, 20)
+    buffer.sampler.value = np.zeros(4)
+    with pytest.raises(StorageError, match=r"value must always be \(3,\) of float64, got \(4,\) of float64"):
+        buffer.flush()
+    buffer.sampler.value = np.zeros(3)
+    buffer.close()
+    with pytest.raises(CorruptStorage, match=r"value must be \(4,\) of float64, got \(3,\) of float64"):
+        load_checkpoint(tmp_path, device="cpu", sampler=WithState(np.zeros(4)))
+    assert load_checkpoint(tmp_path, device="cpu", sampler=WithState(np.zeros(3))).pos == 20
+
+
 # -- followers -------------------------------------------------------------------------------------------------------
 
 
