@@ -107,14 +107,15 @@ def require_buffer_folder(path: Path) -> None:
 
 
 def buffer_from_store(
-    cls: type[_Buffer], store: ArrayStore, given: Mapping[str, Any], *, follow: bool = False
+    cls: type[_Buffer], store: ArrayStore, given: Mapping[str, Any], *, follow: bool = False, of_user: bool = True
 ) -> _Buffer:
     """Return the buffer that an open store contains.
 
     :param store: belongs to the buffer afterwards, and is closed if that cannot be constructed
     :param given: arguments of the constructor that override the stored ones
     :param follow: whether the buffer reads the folder in place
-    :raises StorageError: if the store contains no buffer, or one of another kind
+    :param of_user: whether ``given`` may be wrong, and not only what is stored, if the constructor raises an error
+    :raises StorageError: if the store contains no buffer, or one of another kind, or there is not enough memory
     :raises CorruptStorage: if its content is invalid
     """
     report = None
@@ -141,9 +142,12 @@ def buffer_from_store(
         ]
         if missing:
             raise StorageError(f"a {cls.__name__} cannot be loaded without {', '.join(missing)}, pass that, too")
+        may_be_wrong = of_user and bool(given.keys() - {"device", "env", "buffer_size"})  # the size is validated
         if follow:
-            return _construct(cls, store, stored, {**given, "storage": store})
-        buffer = _construct(cls, store, stored, given)
+            arguments["storage"] = store
+        buffer = _construct(cls, store.log.folder, arguments, given_may_be_wrong=may_be_wrong)
+        if follow:
+            return buffer
         checkpoint = load_into(buffer, store)
         buffer._formats = formats_of(buffer)  # some may be those of arrays that a user assigned
         buffer.repair_report = report
@@ -205,20 +209,23 @@ def _is_default(value: Any, defaults: Mapping[str, Any], name: str) -> bool:
 
 
 #: What constructors raise if arguments are wrong.
-ARGUMENT_ERRORS = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, MemoryError, AssertionError)
+ARGUMENT_ERRORS = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, AssertionError)
 
 
-def _construct(cls: type[_Buffer], store: ArrayStore, stored: Mapping[str, Any], given: Mapping[str, Any]) -> _Buffer:
-    """Return a buffer with the stored arguments and those of the caller.
+def _construct(cls: type[_Buffer], folder: Path, arguments: Mapping[str, Any], *, given_may_be_wrong: bool) -> _Buffer:
+    """Return a buffer with arguments from a folder.
 
-    :raises CorruptStorage: if stored arguments are invalid. If the caller passes others than the device and the
-        environment, which may be wrong as well, the constructor's error is raised
+    :param given_may_be_wrong: whether some are of a user instead; then the constructor's error is raised as it is
+    :raises CorruptStorage: if stored arguments are invalid
+    :raises StorageError: if there is not enough memory
     """
     try:
-        return cls(**{**stored, **given})
+        return cls(**arguments)
     except (StorageError, OSError):
         raise
+    except MemoryError as error:
+        raise StorageError(f"{folder}: there is not enough memory for its {cls.__name__}: {error}") from error
     except ARGUMENT_ERRORS as error:
-        if given.keys() - {"device", "env"}:
+        if given_may_be_wrong:
             raise
-        raise CorruptStorage(f"{store.log.folder}: no {cls.__name__} can be constructed from it: {error}") from error
+        raise CorruptStorage(f"{folder}: no {cls.__name__} can be constructed from it: {error}") from error

@@ -86,7 +86,7 @@ def open_to_read(folder: str | PathLike[str]) -> Any:
     given: dict[str, Any] = {"device": "cpu", **({"env": None} if needs_env else {})}
     if store.metadata and "class" in (stored_config(store) or {}):
         given["sampler"] = "uniform"
-    return buffer_from_store(cls, store, given, follow=True)
+    return buffer_from_store(cls, store, given, follow=True, of_user=False)
 
 
 def _stored_class(store: ArrayStore) -> type[CompressedReplay]:

@@ -17,7 +17,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.utils import get_device
 
 from sb3_compressed.buffers.arguments import warn_of_prefetch
-from sb3_compressed.buffers.buffer_from_store import loadable_class
+from sb3_compressed.buffers.buffer_from_store import buffer_from_store, loadable_class, open_to_load
 from sb3_compressed.buffers.mixed_checkpoint import new_checkpoint, part_folder, read_manifest, write_manifest
 from sb3_compressed.buffers.mixed_source import MixedSource
 from sb3_compressed.buffers.n_step import CompressedNStepReplayBuffer
@@ -476,7 +476,9 @@ def _read_in_place(folder: Folder, online: ReplayBuffer) -> Any:
     taken = inspect.signature(type(online)).parameters
     options = {name: getattr(online, name) for name in OF_DEMONSTRATIONS if name in taken}
     sampler = "uniform" if online.bound_sampler is None else online.bound_sampler.configuration
-    return type(online).from_checkpoint(user_path(folder).absolute(), follow=True, sampler=sampler, **options)
+    given = {**options, "sampler": sampler}
+    store = open_to_load(user_path(folder).absolute(), given, follow=True)
+    return buffer_from_store(type(online), store, given, follow=True, of_user=False)
 
 
 def _loaded(folder: Path, name: str, given: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CorruptPayload,
     CorruptStorage,
+    MixedReplayBuffer,
     StorageError,
     get_codec,
     load_checkpoint,
 )
+from sb3_compressed.buffers.loading import open_to_read
 from sb3_compressed.codecs.zstd_dict import ZstdDict
+from sb3_compressed.errors import UnknownCodec
 from sb3_compressed.storage import metadata_schema, verify
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.lock import FolderLock
@@ -325,6 +329,82 @@ def test_a_repair_rejects_arrays_of_another_shape(tmp_path: Path) -> None:
     crafted.forge(tmp_path / "buffer", change)
     with pytest.raises(CorruptStorage, match="the shape of dones"):
         load_checkpoint(tmp_path / "buffer", device="cpu", env=None, repair=True)
+
+
+def without_rewards(manifest: Any) -> Any:
+    del manifest["arrays"]["rewards"]
+    return manifest
+
+
+def one_more_reward(manifest: Any) -> Any:
+    manifest["arrays"]["rewards"][0][0] += 1
+    return manifest
+
+
+def unknown_sampler(manifest: Any) -> Any:
+    manifest["about"]["arguments"]["sampler"]["sampler"]["name"] = "later"
+    return manifest
+
+
+def unknown_codec(manifest: Any) -> Any:
+    manifest["about"]["arguments"]["compression_method"] = "later"
+    return manifest
+
+
+def sampler_with(**changes: Any) -> Callable[[Any], Any]:
+    def change(commit: Any) -> Any:
+        sampler = commit["values"]["sampler"]
+        sampler["step"] = changes.get("step", sampler["step"])
+        sampler["state"].update({name: value for name, value in changes.items() if name != "step"})
+        return commit
+
+    return change
+
+
+def layout_of_frames(commit: Any) -> Any:
+    commit["values"]["streams"] = {"": {"layout": [0, 4]}}  # of observations of nine elements
+    return commit
+
+
+FORGED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "an array is missing": ("vectors", {"change_manifest": without_rewards}, "invalid patch .* for array 5"),
+    "an array has more rows": ("vectors", {"change_manifest": one_more_reward}, "different numbers of rows: .40, 41."),
+    "an unknown codec": ("images", {"change_manifest": unknown_codec}, "can be constructed from it: unknown codec"),
+    "an unknown sampler": ("prioritized", {"change_manifest": unknown_sampler}, "there is no sampler 'later'"),
+    "a sampler of a later step": ("prioritized", {"change_commit": sampler_with(step=1 << 40)}, "the last step is 89"),
+    "a negative number of draws": ("prioritized", {"change_commit": sampler_with(n_draws=-1)}, "n_draws must be"),
+    "fewer rows": ("recent", {"change_commit": sampler_with(n_written=5)}, "contains transitions, but pos is"),
+    "too many rows": ("recent", {"change_commit": sampler_with(n_written=500)}, "must be those of 40 rows"),
+    "frames of vectors": ("vectors", {"change_commit": layout_of_frames}, r"frame_stack=4 .* of shape \(9,\)"),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_invalid_content_with_right_checksums_is_refused(what: str, tmp_path: Path) -> None:
+    kind, change, message = FORGED[what]
+    crafted.make_folder(kind, tmp_path / "folder")
+    crafted.forge(tmp_path / "folder", **change)
+    ways: list[Callable[[], Any]] = [
+        partial(load_checkpoint, tmp_path / "folder", device="cpu"),
+        partial(load_checkpoint, tmp_path / "folder", device="cpu", follow=True),
+        partial(open_to_read, tmp_path / "folder"),
+    ]
+    for way in ways:
+        with pytest.raises(CorruptStorage, match=message):
+            way()
+
+
+def test_wrong_arguments_are_those_of_the_folder_or_of_the_user(images: Path) -> None:
+    crafted.forge(images, change_manifest=unknown_codec)
+    ways: list[Callable[[], Any]] = [
+        partial(load_checkpoint, images, device="cpu", buffer_size=30),
+        partial(MixedReplayBuffer, 40, crafted.IMAGES, spaces.Discrete(3), "cpu", demonstrations=images),
+    ]
+    for way in ways:
+        with pytest.raises(CorruptStorage, match="can be constructed from it: unknown codec 'later'"):
+            way()
+    with pytest.raises(UnknownCodec, match="'other'"):
+        load_checkpoint(images, device="cpu", compression_method="other")
 
 
 @pytest.mark.parametrize("name", ["pos", "full"])
