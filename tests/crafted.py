@@ -6,8 +6,10 @@ in another process, whose memory is limited.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -255,6 +257,7 @@ class Opener:
         self._process.stdin.flush()
         line = self._line()
         if not line:
+            self._process.kill()
             self.close()
             return {"outcomes": [], "error": "the process died, or hangs", "nbytes": 0}
         answer: dict[str, Any] = json.loads(line)
@@ -267,8 +270,14 @@ class Opener:
         return self._process.stdout.readline() if ready else ""
 
     def close(self) -> None:
-        """End the process."""
+        """Let the process end, which saves what coverage has measured; kill it if it hangs."""
         if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
+            with self._process as process:
+                assert process.stdin is not None
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
+                try:
+                    process.wait(HANGS_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
             self._process = None

@@ -207,12 +207,11 @@ class DeviceDecoder:
 
     def _follow_stream(self) -> None:
         """Keep the memory of tensors, once they are freed, until the current stream does not read them any more."""
-        if self._log.stream == self._stream:
-            return
-        self._stream = self._log.stream  # pragma: no cover  # needs CUDA
-        used = [tensor for _, tensors in self._on_device.values() for tensor in tensors]
-        for tensor in (self._tables.segments, self._tables.codecs, *self._layouts.values(), *used):
-            tensor.record_stream(self._stream)
+        if self._log.stream != self._stream:  # pragma: no cover  # needs CUDA
+            self._stream = self._log.stream
+            used = [tensor for _, tensors in self._on_device.values() for tensor in tensors]
+            for tensor in (self._tables.segments, self._tables.codecs, *self._layouts.values(), *used):
+                tensor.record_stream(self._stream)
 
     def _to_device(self, array: NDArray[Any]) -> th.Tensor:
         """Return a copy of an array on the device, on its current stream."""

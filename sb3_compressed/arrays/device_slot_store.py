@@ -177,4 +177,6 @@ def device_store(device: th.device, item_nbytes: int) -> Callable[[Codec], Memor
     from sb3_compressed.kernels.cuda_launch import CudaLaunch
 
     launch = CudaLaunch(device)  # of the current device, if it has no number
-    return partial(DeviceSlotStore, item_nbytes=item_nbytes, device=launch.device, launch=launch)
+    return partial(  # pragma: no cover  # needs CUDA
+        DeviceSlotStore, item_nbytes=item_nbytes, device=launch.device, launch=launch
+    )

@@ -71,7 +71,7 @@ def start_thread(thread: threading.Thread) -> None:
     """
     errors: SimpleQueue[BaseException | None] = SimpleQueue()
 
-    def start() -> None:
+    def start() -> None:  # pragma: no cover  # in a thread that coverage does not see
         try:
             thread.start()
         except BaseException as error:

@@ -65,7 +65,7 @@ class CudaLaunch:
                 raise RuntimeError(f"CUDA error: {error}") from error
 
 
-class _StreamOfTorch:
+class _StreamOfTorch:  # pragma: no cover  # needs CUDA
     """A stream of PyTorch in the protocol of ``cuda-core``."""
 
     def __init__(self, stream: Any) -> None:
