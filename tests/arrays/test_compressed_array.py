@@ -308,6 +308,8 @@ def test_an_unwritten_array_takes_hardly_any_memory() -> None:
         (lambda array: array.__setitem__((0, 0, 4), 1), IndexError, "bounds"),
         (lambda array: array.__setitem__((0, 0, [0, 1]), 1), IndexError, "inside"),
         (lambda array: array.__setitem__(5, 1), IndexError, "bounds"),
+        (lambda array: array.assign(np.zeros((5, 3, 4))), ValueError, r"\(5, 3, 4\)"),
+        (lambda array: array.read(np.zeros((2, 3), np.int64)), ValueError, r"\(2, 3\)"),
         (lambda array: array.__array__(copy=False), ValueError, "copy"),
         (bool, ValueError, "ambiguous"),
     ],
@@ -364,6 +366,16 @@ def test_a_corrupt_payload_is_named_by_its_slot(codec: str, frame_stack: FrameSt
     array[3], array[2, [0, 2]]  # the others are fine
 
 
+def test_a_reference_to_a_missing_segment_is_named_by_its_slot() -> None:
+    array, _ = filled_pair()
+    array.slots[2, 1] |= 99 << 32
+    with pytest.raises(CorruptPayload, match=r"slot \(2, 1\): .*segment 99 in memory is missing"):
+        array[2]
+    with pytest.raises(CorruptPayload, match=r"slot \(2, 1\): .*segment 99 in memory is missing"):
+        array.payloads(np.array([0, 2 * ENVS + 1]), array, np.array([5]))
+    array[2, [0, 2]]  # the others are fine
+
+
 def test_rows_encoded_by_a_view_are_written_through_it() -> None:
     array, plain = filled_pair()
     changed = array.track_changes()
@@ -374,6 +386,10 @@ def test_rows_encoded_by_a_view_are_written_through_it() -> None:
     plain[:, 1] = row
     assert_same_array(array, plain)
     assert np.flatnonzero(changed.any(axis=0)).tolist() == [1]
+    view.assign(np.arange(view.size).reshape(view.shape) % 251)
+    plain[:] = np.arange(view.size).reshape(view.shape).swapaxes(0, 1) % 251
+    assert_same_array(array, plain)
+    assert changed.all()
 
 
 def test_a_view_has_no_stream_and_no_changes_of_its_own() -> None:

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, explicit_layout, layout_from_state
+from sb3_compressed.arrays.frame_layout import (
+    FrameLayout,
+    FrameStackDetector,
+    explicit_layout,
+    layout_from_state,
+    layout_to_state,
+)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +76,14 @@ def test_a_dark_screen_on_which_something_enters_is_no_evidence_for_strips(n_env
         before, after = (frames[i : i + 4].swapaxes(0, 1)[..., np.newaxis] for i in (step, step + 1))
         layout = layout or detector.observe(before, after)
     assert layout == FrameLayout((4, 84, 84), 0, 4)
+
+
+@pytest.mark.parametrize("n_frames", [4, 20])  # more than are detected
+def test_a_stored_layout_is_restored(n_frames: int) -> None:
+    layout = explicit_layout((n_frames, 84, 84), n_frames)
+    state = layout_to_state(layout)
+    assert state is not None
+    assert layout_from_state((n_frames, 84, 84), *state) == layout
 
 
 @pytest.mark.parametrize(("axis", "n_frames"), [(1, 2), (-1, 12)])

@@ -39,6 +39,12 @@ def exact_payloads(arrays: list[CompressedArray]) -> tuple[int, int, int]:
     return sum(distinct.values()), len(distinct), len(payloads)
 
 
+def test_slots_that_were_not_written_do_not_count(stream: Any) -> None:
+    arrays = filled(stream[3][:10], "zstd3")
+    found, exact = estimate(arrays, 0, 20), exact_payloads(arrays)
+    assert (found.payload_nbytes, found.n_payloads, found.n_frames) == exact
+
+
 @pytest.mark.parametrize("codec", ["auto", "zstd3"])
 def test_an_estimate_of_some_slots_is_close_to_all(stream: Any, codec: str) -> None:
     arrays = filled(stream[3], codec)

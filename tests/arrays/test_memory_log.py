@@ -209,6 +209,21 @@ def test_rows_that_are_rewritten_at_once_are_freed() -> None:
     assert array.nbytes < 3 * 60 * 4 * 430 + 20_000
 
 
+@pytest.mark.parametrize(("min_nbytes", "segments"), [(5_000, [1, 1, 1]), (1_000, [1, 1, 2])])
+def test_only_a_large_segment_is_closed_between_rollouts(
+    min_nbytes: int, segments: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_log, "MIN_NBYTES", 5_000)
+    rows = stacks(np.random.default_rng(0), 3, 1)
+    array = CompressedArray((3, 1, *SHAPE), np.uint8, "none", frame_stack=4)
+    array[:2] = rows[:2]
+    monkeypatch.setattr(memory_log, "MIN_NBYTES", min_nbytes)
+    array.store.close_if_large()
+    array[2] = rows[2]
+    assert (array.slots[:, 0] >> 32).tolist() == segments
+    np.testing.assert_array_equal(np.asarray(array), rows)
+
+
 def test_rows_without_environments() -> None:
     array = CompressedArray((5, 0, *SHAPE), np.uint8, "delta", frame_stack=4)
     array[0] = np.zeros((0, *SHAPE), np.uint8)

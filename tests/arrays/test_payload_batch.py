@@ -139,6 +139,12 @@ def test_inconsistent_parts_are_refused(kind: str) -> None:
         PayloadBatch.unpack(packed._replace(**INCONSISTENT[kind]), by_digest(batch.codecs))
 
 
+def test_a_batch_with_a_wrong_number_of_payloads_is_refused() -> None:
+    payloads = Payloads.of([b"one", b"two", b"three"])
+    with pytest.raises(ValueError, match="3 payloads are not items of 2 frames"):
+        PayloadBatch([Delta(3)], payloads, 2)
+
+
 def test_codecs_of_different_classes_are_refused() -> None:
     batch = small_batch()
     other = PayloadBatch([Delta(3), get_codec("zstd-dict")], batch.payloads, 2, batch.offsets)

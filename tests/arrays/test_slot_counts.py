@@ -6,6 +6,7 @@ The checksums of a folder do not detect them: code that writes such a slot write
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from numbered import COUNTER, IMAGES, add_steps
 
 from sb3_compressed import CompressedArray, CompressedReplayBuffer, CorruptPayload
 from sb3_compressed.arrays.decoding import decode
+from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.codecs import TrainableCodec
+from sb3_compressed.errors import StorageError
 
 SHAPE = (4, 16, 16)
 LAYOUT = FrameLayout(SHAPE, 0, 4)
@@ -61,6 +64,19 @@ def test_frames_are_corrupt_where_items_are_not_divided(codec: str) -> None:
     array.put_slots(slice(2, 3), filled(codec).slots_at(slice(2, 3)))
     with pytest.raises(CorruptPayload, match="4 payloads, and items have 1 frames"):
         array[2]
+
+
+def test_items_with_another_number_of_frames_are_not_continued() -> None:
+    """Else a slot could have frames of two layouts."""
+    array = filled("delta")
+    slots = array.slots_at(slice(2, 3))
+    slots[0, 0] = changed(slots[0, 0], "one fewer")
+    array.put_slots(slice(2, 3), slots)
+    encoder = FrameEncoder(SHAPE, np.dtype(np.uint8), array.codec, LAYOUT)
+    payloads = encoder.codec.encode_batch(ITEMS[3:4, 0])
+    with pytest.raises(StorageError, match=re.escape("items of 4 frames cannot continue items of {3}")):
+        array.store.writer.append(array.slots[2], np.array([[1]]), payloads, encoder)
+    np.testing.assert_array_equal(array[3:, 0], ITEMS[3:])
 
 
 def damage(array: CompressedArray) -> None:

@@ -18,14 +18,17 @@ from device_emulator import Emulator, compiler
 from gymnasium import spaces
 from interrupts import bytecodes, evenly, interrupt
 from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv, add_all, assert_same_batch, atari_env, filled, new_buffer, recorded, same_draws
 from trainings import SMALL_CNN, assert_same_weights
 
 from sb3_compressed import (
+    BufferStatsCallback,
     CompressedReplayBuffer,
     CompressedRolloutBuffer,
     CorruptPayload,
+    StorageError,
     buffer_statistics,
     load_checkpoint,
     save_checkpoint,
@@ -103,6 +106,15 @@ def test_nothing_written_yet_reads_as_zeros(method: str) -> None:
     assert not np.asarray(buffer.observations).any()
     buffer.observations[0, 0, 0, 0] = 5
     assert buffer.observations[0].sum() == 5 * 84
+
+
+@pytest.mark.filterwarnings("ignore::sb3_compressed.LossyDtypeWarning")
+@pytest.mark.parametrize(("stream", "dtype"), [("atari", "int8"), ("pendulum", "float16")])
+def test_observations_of_a_narrower_dtype_are_those_of_a_buffer_in_memory(stream: str, dtype: str) -> None:
+    options: Any = {"dtypes": {"elem_type": dtype}, "compression_method": "none"}
+    ours, others = on_device(stream, 300, 200, **options), filled(stream, 300, 200, **options)
+    assert ours.observations.elem_type != ours.observations.dtype
+    assert_same_samples(ours, others)
 
 
 def test_optimized_buffers_have_the_same_batches() -> None:
@@ -190,16 +202,20 @@ def test_final_weights_are_bit_identical() -> None:
 # -- copies and checkpoints ----------------------------------------------------------------------------------
 
 
-def test_copies_and_pickles_are_in_memory() -> None:
-    buffer, others = on_device("atari", 300, 200), filled("atari", 250, 200)
+@pytest.mark.parametrize("n_added", [0, 300])
+def test_copies_and_pickles_are_in_memory(n_added: int) -> None:
+    buffer, others = on_device("atari", n_added, 200), filled("atari", 250, 200)
     assert buffer.observations.store.is_on_device
     for twin in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
         assert type(twin.observations.store) is MemorySlotStore
-        assert_same_samples(twin, buffer)
+        np.testing.assert_array_equal(twin.observations, buffer.observations)
+        if n_added:
+            assert_same_samples(twin, buffer)
         twin.reset()
         add_all(recorded("atari")[-1][:250], twin)
         np.testing.assert_array_equal(twin.observations, others.observations)
-    np.testing.assert_array_equal(buffer.next_observations[:], filled("atari", 300, 200).next_observations[:])
+    expected = filled("atari", n_added, 200).next_observations
+    np.testing.assert_array_equal(buffer.next_observations[:], expected[:])
 
 
 def test_checkpoints_load_into_memory_and_a_device(tmp_path: Path) -> None:
@@ -241,6 +257,23 @@ def test_statistics_and_repr_show_the_memory_of_the_device() -> None:
     assert "MB of cpu" in repr(buffer)
 
 
+def test_the_memory_of_the_device_is_logged() -> None:
+    model = DQN(
+        "CnnPolicy", atari_env("Breakout", 2), buffer_size=100, learning_starts=60, device="cpu",
+        policy_kwargs=SMALL_CNN, replay_buffer_class=CompressedReplayBuffer,
+        replay_buffer_kwargs={"storage": "device"},
+    )  # fmt: skip
+    logged: list[float] = []
+
+    class Recorder(BaseCallback):
+        def _on_step(self) -> bool:
+            logged.append(self.logger.name_to_value["buffer/device_memory_mb"])
+            return True
+
+    model.learn(40, callback=[BufferStatsCallback(log_freq=20), Recorder()])
+    assert max(logged) == pytest.approx(buffer_statistics(model.replay_buffer).device_memory_nbytes / 1e6)
+
+
 def test_overwritten_rows_are_freed_on_the_device() -> None:
     buffer = new_buffer(CompressedReplayBuffer, "atari", 50, storage="device")
     transitions, sizes = recorded("atari")[-1], []
@@ -267,6 +300,33 @@ def test_a_damaged_payload_is_reported_by_a_later_batch() -> None:
         buffer.sample(8)
     assert caught.value.slot is not None
     assert caught.value.slot[0] < 100
+    with pytest.raises(CorruptPayload) as caught:
+        buffer.observations[3:]
+    assert caught.value.slot == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "converted", "message"),
+    [
+        (RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"), MemoryError, "no 0.5 MB left for payloads"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), StorageError, "cpu failed"),
+        (RuntimeError("sizes of tensors must match"), RuntimeError, "sizes of tensors must match"),
+    ],
+)
+def test_errors_of_a_device_say_what_is_lost(
+    error: Exception, converted: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = on_device("atari", 100, 200)
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(buffer.observations.store._decoder, "_launch", fail)
+        with pytest.raises(converted, match=message) as caught:
+            buffer.sample(8)
+    assert caught.type is converted
+    assert len(buffer.sample(8).rewards) == 8
 
 
 @pytest.mark.parametrize("method", ["zstd3", "delta", "lz4-block", "packed", "rle"])

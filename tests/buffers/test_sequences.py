@@ -260,8 +260,9 @@ def test_next_observations_that_are_not_the_following_observations_are_returned(
         assert not samples.next_observations[number][~samples.mask[number]].any()
 
 
-def test_next_observations_can_be_omitted() -> None:
-    buffer, _ = fill("stack", 100)
+@pytest.mark.parametrize("name", ["vector", "stack"])
+def test_next_observations_can_be_omitted(name: str) -> None:
+    buffer, _ = fill(name, 100)
     samples = seeded_sequences(buffer, 10, 4, next_observations=False)
     assert samples.next_observations is None
     assert samples.all_observations is None

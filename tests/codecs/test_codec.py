@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from gathering import damage
 from numpy.typing import NDArray
 from roundtrips import roundtrip
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.codecs import BytesCodec, Levels
+from sb3_compressed.codecs import BytesCodec, Codec, Levels
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd import Zstd
 from sb3_compressed.codecs.zstd_dict import ZstdDict
@@ -57,6 +58,37 @@ def test_codec_with_two_methods_fulfills_the_contract() -> None:
     assert pickle.loads(pickle.dumps(codec)) == codec != Caesar()
     assert codec.shorthand == "caesar/-5"
     codec.prepare()
+
+
+@dataclass(frozen=True)
+class Inverted(Codec):
+    """A codec with the three members that every one needs."""
+
+    name: ClassVar[str] = "inverted"
+
+    def encode(self, frames: NDArray[Any]) -> list[bytes]:
+        return [bytes(255 - np.frombuffer(frame.tobytes(), np.uint8)) for frame in frames]
+
+    def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
+        for index, payload in enumerate(payloads):
+            if len(payload) != out[index].nbytes:
+                raise CorruptPayload("it has another length", index)
+            out[index] = (255 - np.frombuffer(payload, np.uint8)).view(out.dtype).reshape(out.shape[1:])
+
+
+@pytest.mark.parametrize("dtype", ["u1", "<f4"])
+def test_a_codec_that_decodes_whole_batches_decodes_stacks(dtype: str) -> None:
+    film = np.random.default_rng(0).integers(0, 256, (23, 8, 8)).astype(dtype)
+    stacks = np.stack([film[step : step + 4] for step in range(20)])
+    array = CompressedArray((20, 1, 4, 8, 8), dtype, Inverted(), frame_stack=4)
+    array[:, 0] = stacks
+    np.testing.assert_array_equal(array[:, 0], stacks)
+    damage(array, 7, 0)  # of its last frame alone
+    np.testing.assert_array_equal(array[8:, 0], stacks[8:])
+    for rows in (slice(7, 8), slice(None), [3, 5, 6, 7, 8]):
+        with pytest.raises(CorruptPayload, match="another length") as caught:
+            array[rows]
+        assert caught.value.slot == (7, 0)
 
 
 class Marking:

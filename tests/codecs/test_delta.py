@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +95,36 @@ def test_bytes_that_color_planes_share_are_encoded_once() -> None:
 def test_invalid_references_raise(references: ReferenceFrames) -> None:
     with pytest.raises(CodecError, match="references"):
         Delta(references=references)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"coder": "lz5"}, "got 'lz5'"),
+        ({"channels": 0}, "0 channels"),
+        ({"channels": 3, "channel_last_nbytes": -3}, "-3 bytes"),
+        ({"channels": 3, "channel_last_nbytes": 100}, "100 bytes cannot have 3 channels"),
+    ],
+)
+def test_invalid_coders_and_orders_raise(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        Delta(**arguments)
+
+
+@pytest.mark.parametrize("shape", [(3, 20, 20), (1200,)])
+def test_planes_of_colors_in_another_order_are_restored(shape: tuple[int, ...]) -> None:
+    codec = Delta(channels=3, channel_last_nbytes=1200, coder="zstd")
+    planes = np.random.default_rng(0).integers(0, 4, (5, 1, 20, 20), np.uint8)
+    frames = np.broadcast_to(planes, (5, 3, 20, 20)).reshape(5, *shape)
+    payloads = roundtrip(codec, frames)
+    assert {coder_of(payload) for payload in payloads} == {"zstd"}
+
+
+def test_a_sample_of_few_frames_is_enough_to_train() -> None:
+    frames = screens(64)
+    codec = Delta().train(frames[:2])
+    assert len(codec.references)
+    roundtrip(codec, frames)
 
 
 def test_encoder_never_writes_outside_a_small_output() -> None:
