@@ -113,13 +113,13 @@ def advise(
         title = f"{result['algorithm']} on {env_id}: observations {_describe(env.observation_space)}"
     result["buffers"] = [asdict(cost) for cost in costs]
     memory = {cost.buffer: cost.memory for cost in costs}
-    result["recommended"], advice = _recommend(memory, codecs[0], result["policy"])
+    result["recommended"], advice = recommend(memory, codecs[0], result["policy"])
     result["lines"] = _lines(result, size) if result["recommended"] in codecs else ""
     code = f"\n\n{result['lines']}" if result["lines"] else ""
     print_result(result, _table(result, title), _explanation(result), f"\n{advice}{code}", as_json=as_json)
 
 
-def _recommend(memory: Mapping[str, float], codec: str, policy: str) -> tuple[str, str]:
+def recommend(memory: Mapping[str, float], codec: str, policy: str) -> tuple[str, str]:
     """Return ``codec`` or ``SB3``, and the reason.
 
     :param memory: bytes of full buffers

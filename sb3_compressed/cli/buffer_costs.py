@@ -79,7 +79,7 @@ def measure_buffers(
             adds[name].append(time.perf_counter() - begin)
         on_step()
         if number % (size if is_rollout else n_rows) == 0:
-            _read(buffers, batch_size, reads)
+            read_batches(buffers, batch_size, reads)
             for buffer in buffers.values() if number < n_rows else ():  # to collect the next rollout
                 buffer.reset()
     capacity = size * env.num_envs if is_rollout else size
@@ -146,7 +146,7 @@ def _add_arguments(step: Step, *, is_rollout: bool) -> tuple[Any, ...]:
     return step.obs, step.action, step.reward, step.done, rewards, rewards
 
 
-def _read(buffers: Mapping[str, Any], batch_size: int, reads: Mapping[str, list[float]]) -> None:
+def read_batches(buffers: Mapping[str, Any], batch_size: int, reads: Mapping[str, list[float]]) -> None:
     """Read and verify batches; append the seconds of each call.
 
     :raises RuntimeError: if a compressed buffer returns another batch than SB3's

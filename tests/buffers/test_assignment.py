@@ -325,6 +325,22 @@ def test_classes_of_users_flatten_observations_as_sb3_does() -> None:
             assert np.array_equal(batch[key], array)
 
 
+def test_a_view_in_the_place_of_plain_arrays_is_written_to() -> None:
+    options: Any = {"n_envs": N_ENVS, "optimize_memory_usage": True, "handle_timeout_termination": False}
+    ours, plain = (
+        CompressedReplayBuffer(ROWS * N_ENVS, SPACES["small"], spaces.Discrete(3), "cpu", **options) for _ in range(2)
+    )
+    items = CompressedArray((ROWS * N_ENVS, 1, 3), np.float32, "zstd3", frame_stack=None)
+    ours.observations = items.reshape(ROWS, N_ENVS, 3)
+    for buffer in (ours, plain):
+        steps = np.stack([observation(SPACES["small"], step) for step in range(6)])
+        numbers = np.zeros((5, N_ENVS))
+        buffer.extend(steps[:-1], steps[1:], numbers[..., np.newaxis], numbers, numbers, [[{}] * N_ENVS] * 5)
+        add(buffer, 6, 10)
+    np.testing.assert_array_equal(ours.observations, plain.observations)
+    assert np.asarray(items).any()
+
+
 def test_floats_that_are_too_large(tmp_path: Path) -> None:
     space = spaces.Box(-9, 9, (4, 20, 20), np.float32)
     buffer = CompressedReplayBuffer(5, space, spaces.Discrete(3), device="cpu")

@@ -320,6 +320,16 @@ def test_variants_of_auto_of_earlier_versions_are_deprecated_and_mean_auto(optio
     assert buffer.observations.codec == replay().observations.codec
 
 
+def test_variants_of_auto_of_earlier_versions_are_deprecated_for_keys_too() -> None:
+    space = spaces.Dict({"screen": SCREEN, "map": SCREEN})
+    with pytest.warns(DeprecationWarning, match="auto/small"):
+        buffer = CompressedDictReplayBuffer(
+            8, space, BUTTONS, "cpu", compression_method={"screen": "auto/small", "map": "zstd3"}
+        )
+    assert buffer.observations["screen"].codec == replay().observations.codec
+    assert buffer.observations["map"].codec == get_codec("zstd3")
+
+
 def test_prefetch_is_deprecated_and_has_no_effect() -> None:
     with pytest.warns(DeprecationWarning, match="prefetch=3") as caught:
         replay(prefetch=3)

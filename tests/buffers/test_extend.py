@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -144,6 +145,15 @@ def test_sequences_are_accepted_as_by_sb3() -> None:
         buffer.extend(*[[*values] for values in given.values()], infos)
     for name, values in contents(buffers[1]).items():
         np.testing.assert_array_equal(contents(buffers[0])[name], values)
+
+
+def test_sequences_of_dicts_are_accepted_as_by_sb3() -> None:
+    names = ("obs", "next_obs", "action", "reward", "done", "infos")
+    buffers = [new_buffer(cls, "console", 30) for cls in REPLAY_PAIRS["dict"]]
+    for buffer in buffers:
+        transitions = copy.deepcopy(recorded("console")[-1][:20])  # SB3's Dict buffers write into the dicts
+        buffer.extend(*[[getattr(transition, name) for transition in transitions] for name in names])
+    assert_same_batch(*same_draws(*[partial(buffer.sample, 50) for buffer in buffers], seed=0))
 
 
 @pytest.mark.parametrize(

@@ -316,6 +316,15 @@ def test_model_trains_from_demonstrations_and_its_own_transitions(demonstrations
     assert isinstance(buffer.online, CompressedNStepReplayBuffer) == ("n_steps" in options)
 
 
+def test_a_buffer_of_the_space_is_chosen(tmp_path: Path) -> None:
+    filled(DEMOS, cls=CompressedDictReplayBuffer, space=DICTS).save_checkpoint(tmp_path / "demos")
+    buffer = MixedReplayBuffer(40, DICTS, COUNTER, "cpu", demonstrations=tmp_path / "demos")
+    assert type(buffer.online) is CompressedDictReplayBuffer
+    add_steps(buffer, range(40))
+    assert buffer.sample(8).sources.tolist() == [0] * 6 + [1] * 2
+    buffer.close()
+
+
 def test_several_folders_have_their_shares(demonstrations: str) -> None:
     buffer: Any = new_model([demonstrations, Path(demonstrations)], share=[0.125, 0.25]).learn(40).replay_buffer
     assert np.bincount(buffer.sample(32).sources).tolist() == [20, 4, 8]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -119,6 +120,30 @@ def test_the_next_rollout_is_compressed_by_the_trained_codec(stream: Stream) -> 
     assert trained.is_short_lived
     buffer.reset()
     assert buffer.observations.codec is trained
+
+
+def test_arguments_of_other_classes_raise(stream: Stream) -> None:
+    buffer, _ = make_pair("plain", stream)
+    arguments = (stream[-1][0].obs, np.zeros(4), 0.5, True, th.zeros(4), th.zeros(4))
+    with pytest.raises(TypeError, match=re.escape("unexpected keyword arguments ['action_masks']")):
+        buffer.add(*arguments, action_masks=np.ones((4, 4)))
+    assert buffer.pos == 0
+    buffer.add(*arguments)
+
+
+def test_a_users_to_torch_receives_arrays(stream: Stream) -> None:
+    class Halved(CompressedRolloutBuffer):
+        def to_torch(self, array: np.ndarray[Any, Any], copy: bool = True) -> th.Tensor:
+            assert type(array) is np.ndarray
+            return super().to_torch(array, copy) / 2
+
+    space, action_space, n_envs, transitions = stream
+    buffers = [cls(8, space, action_space, "cpu", n_envs=n_envs) for cls in (Halved, CompressedRolloutBuffer)]
+    for buffer in buffers:
+        fill("plain", buffer, transitions[:8], np.ones(n_envs, dtype=bool))
+    halved, batch = same_draws(*[partial(lambda each: next(each.get(16)), buffer) for buffer in buffers], seed=0)
+    for ours, theirs in zip(halved, batch, strict=True):
+        assert th.equal(ours, theirs / 2)
 
 
 def test_numbers_broadcast_as_in_sb3(stream: Stream) -> None:

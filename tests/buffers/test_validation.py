@@ -101,6 +101,8 @@ def test_arguments_of_vector_environments_raise_and_name_what_to_pass() -> None:
     )  # fmt: skip
     with pytest.raises(ValueError, match="single_observation_space and single_action_space"):
         batched.add(np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), numbers, numbers, flags, infos)
+    with pytest.raises(ValueError, match=r"action must have 16 elements, .* got 3$"):  # no multiple of an action
+        batched.add(np.zeros((4, 4, 4)), np.zeros((4, 4, 4)), np.zeros(3), numbers, flags, infos)
     assert buffer.pos == single.pos == batched.pos == 0
 
 

@@ -15,10 +15,12 @@ import pytest
 from commands import COMMAND, ENVIRONMENT, error_of, run
 from programs import python_path
 from stable_baselines3.common.vec_env import VecEnv
-from support import atari_env, console_env
+from support import atari_env, console_env, filled
 from terminal_output import PICTURES, texts_of, words
 
 from sb3_compressed import CompressedDictReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.cli.advise import recommend
+from sb3_compressed.cli.buffer_costs import read_batches
 
 PONG = "PongNoFrameskip-v4"
 DEFAULTS = ["SB3", "optimize_memory_usage", "auto", "none", "lz4-block", "zstd3"]
@@ -106,14 +108,29 @@ def test_advise_accepts_a_users_environment_with_dict_observations(
 
 
 def test_n_steps_compares_rollout_buffers() -> None:
-    done = run("advise", PONG, "--n-steps", 64, "--n-envs", 2, "--steps", 100, "--codec", "auto", "--json")
+    done = run("advise", PONG, "--n-steps", 24, "--n-envs", 2, "--steps", 100, "--codec", "auto", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert (result["kind"], result["algorithm"], result["buffer_size"]) == ("rollout", "PPO", 128)
+    assert (result["kind"], result["algorithm"], result["buffer_size"]) == ("rollout", "PPO", 48)
     base, ours = result["buffers"]
     assert base["transition"] > 4 * 84 * 84
     assert ours["ratio"] < 0.5
-    assert "    n_steps=64,\n    rollout_buffer_class=CompressedRolloutBuffer,\n)" in result["lines"]
+    assert "    n_steps=24,\n    rollout_buffer_class=CompressedRolloutBuffer,\n)" in result["lines"]
+
+
+def test_sb3_is_recommended_if_compression_saves_nothing() -> None:
+    memory = {"SB3": 100.0, "optimize_memory_usage": 50.0, "auto": 52.0}
+    assert recommend(memory, "auto", "CnnPolicy") == (
+        "SB3",
+        "Keep SB3's buffer: auto takes 52 B instead of 50 B.",
+    )
+
+
+def test_a_batch_that_differs_from_sb3s_is_an_error() -> None:
+    buffers = {"SB3": filled("atari", 100), "auto": filled("atari", 100)}
+    buffers["auto"].rewards += 1
+    with pytest.raises(RuntimeError, match="auto returned another batch than SB3's buffer"):
+        read_batches(buffers, 32, {name: [] for name in buffers})
 
 
 def test_sb3_is_recommended_for_small_vectors() -> None:

@@ -153,6 +153,16 @@ def test_killed_writer_is_not_reported_as_damage(tmp_path: Path) -> None:
     assert found["transitions"] >= 39 * writer.N_ENVS
 
 
+def test_what_an_interrupted_writer_left_is_harmless(tmp_path: Path) -> None:
+    save_checkpoint(filled("atari", 50), tmp_path / "buffer")
+    [segment, *_] = sorted((tmp_path / "buffer").glob("*.log"))
+    left = segment.with_suffix(".unfinished")
+    left.write_bytes(segment.read_bytes()[:100])
+    done = run("inspect", tmp_path / "buffer")
+    assert done.returncode == 0, done.stderr
+    assert f"opens, {left.name} left by an interrupted process (harmless)" in done.stdout
+
+
 def test_priorities_are_described(tmp_path: Path) -> None:
     sampler = PrioritizedSampler(alpha=1.0, epsilon=0.0)
     buffer = filled("atari", 80, sampler=sampler)

@@ -16,7 +16,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed import CompressedNStepReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.datasets import import_dopamine, trajectories
-from sb3_compressed.datasets.dopamine_files import checkpoint_path
+from sb3_compressed.datasets.dopamine_files import NpyReader, checkpoint_path
 from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
 
 
@@ -208,9 +208,14 @@ def test_errors_name_the_file_that_is_missing_or_damaged(folder: Path, name: str
     assert error(CorruptStorage).startswith(f"{path} is damaged")
     path.write_bytes(intact[:-8] + bytes([intact[-8] ^ 1]) + intact[-7:])
     assert error(CorruptStorage).startswith(f"{path} is damaged"), "the checksum is wrong"
-    for content in (b"", b"no gzip", gzip.compress(b"no npy"), gzip.compress(gzip.decompress(intact) + b"more")):
+    array = gzip.decompress(intact)
+    others = [b"no npy", array + b"more", array[:-100], array[:-1], array.replace(b"NUMPY\1", b"NUMPY\4", 1)]
+    for content in (b"", b"no gzip", *map(gzip.compress, others)):
         path.write_bytes(content)
         assert error(CorruptStorage).startswith(f"{path} is damaged")
+    write_array(path, np.frombuffer(array[-90:], np.uint8))
+    with NpyReader(path) as reader, pytest.raises(CorruptStorage, match="ends too early"):
+        reader.skip_rows(91)
     with gzip.open(path, "wb") as file:
         pickle.dump({"any": "object"}, file)
     assert error(CorruptStorage).startswith(f"{path} is damaged"), "never unpickled"
@@ -234,6 +239,12 @@ def test_files_that_do_not_fit_together_are_rejected(folder: Path) -> None:
     write_array(checkpoint_path(folder, "observation", 1), np.zeros((100, 12, 10), np.uint16))
     with pytest.raises(StorageError, match=r"observation_ckpt\.1\.gz contains uint16"):
         imported(folder)
+    write_array(checkpoint_path(folder, "observation", 1), np.zeros((12, 100, 10), np.uint8).T)
+    with pytest.raises(CorruptStorage, match=r"observation_ckpt\.1\.gz is damaged, .*: unsupported array of shape"):
+        imported(folder)
+    write_array(checkpoint_path(folder, "observation", 1), np.zeros((100, 0, 10), np.uint8))
+    with pytest.raises(StorageError, match=r"observation_ckpt\.1\.gz is empty"):
+        imported(folder)
     assert imported(folder, checkpoints=[0]).size() > 0
 
 
@@ -254,6 +265,9 @@ def test_other_invalid_input_is_an_error(folder: Path, tmp_path: Path) -> None:
         write_array(checkpoint_path(folder, "add_count", 0), count)
         with pytest.raises(StorageError, match=r"add_count_ckpt\.0\.gz contains"):
             imported(folder)
+    second = imported(folder, checkpoints=[1])
+    write_array(checkpoint_path(folder, "add_count", 0), np.array(0))
+    np.testing.assert_array_equal(imported(folder).observations, second.observations)
     for number in range(2):
         write_array(checkpoint_path(folder, "add_count", number), np.array(0))
     with pytest.raises(StorageError, match="contains no transitions"):
