@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
@@ -390,6 +391,8 @@ def test_models_that_are_not_supported_are_refused(model: Any) -> None:
         ({"steps_per_call": 1.5}, TypeError, "steps_per_call must be an int"),
         ({"samples_per_insert": 0}, ValueError, "samples_per_insert must be positive.*got 0"),
         ({"samples_per_insert": None, "lock_step": True}, ValueError, "lock_step needs a limit"),
+        ({"timeout": 0}, ValueError, "timeout must be a positive number of seconds, got 0"),
+        ({"timeout": math.inf}, ValueError, "timeout must be a positive number of seconds, got inf"),
     ],
 )
 def test_invalid_arguments_are_refused(options: Any, error: type[Exception], message: str) -> None:

@@ -172,6 +172,8 @@ def test_ladder_is_that_of_ape_x() -> None:
         expected = [0.4 ** (1 + 7 * i / (n - 1)) for i in range(n)]
         assert [ladder.epsilon(i, n) for i in range(n)] == pytest.approx(expected)
     assert ladder.epsilon(0, 1) == 0.4
+    steeper = EpsilonLadder(base=0.5, alpha=9)
+    assert ExplorationConfig.from_model(MODEL, steeper) == ExplorationConfig(steeper)
 
 
 @pytest.mark.parametrize(

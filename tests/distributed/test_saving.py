@@ -244,6 +244,37 @@ def test_a_save_that_another_learner_has_replaced_is_not_copied(
     assert read_manifest(tmp_path / "copy") == read_manifest(tmp_path / "checkpoint")
 
 
+def n_saved(folder: Path) -> int:
+    """Return the number of transitions in a checkpoint."""
+    rings = read_manifest(folder).rings
+    assert rings is not None
+    return sum(ring.n_transitions for ring in rings.values())
+
+
+def test_nothing_else_is_replaced_by_a_save(
+    single: DistributedReplayBuffer, other: DistributedReplayBuffer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoint"
+    with pytest.raises(StorageError, match="nothing was saved yet"):
+        other.copy_checkpoint(folder)
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(StorageError, match="contains other files, but no checkpoint of a distributed buffer"):
+            single.save_checkpoint(folder, overwrite=overwrite)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    (folder / "notes.txt").unlink()
+    single.save_checkpoint(folder)
+    with pytest.raises(StorageError, match="contains another checkpoint; pass overwrite=True"):
+        other.save_checkpoint(folder)
+    assert n_saved(folder) == 20
+    (folder / checkpoint_manifest.MANIFEST).write_text("{}")
+    with pytest.raises(CorruptStorage):
+        other.save_checkpoint(folder)
+    other.save_checkpoint(folder, overwrite=True)
+    assert n_saved(folder) == 30
+
+
 def test_a_checkpoint_is_copied_on_a_file_system_without_hard_links(
     single: DistributedReplayBuffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

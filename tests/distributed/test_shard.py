@@ -17,7 +17,7 @@ from sb3_compressed import CorruptStorage, StorageError
 from sb3_compressed.distributed.checkpoint_manifest import ring_folder
 from sb3_compressed.distributed.codec_cache import CodecCache
 from sb3_compressed.distributed.shard import PriorityUpdates, Shard, WriterReplaced
-from sb3_compressed.errors import MissingCodec
+from sb3_compressed.errors import MissingCodec, ShardUnavailable
 from sb3_compressed.samplers import PrioritizedSampler
 
 WHERE = ["memory", "folder"]
@@ -345,6 +345,39 @@ def test_a_load_that_fails_leaves_no_earlier_transitions(tmp_path: Path, is_flus
     own.shard.load_checkpoint(rings, {"w": 100, "x": 100})
     assert limit > 2000
     assert own.shard.rings() == {"w": (2, 60), "x": (2, 60)}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_checkpoint_replaces_the_content(where: str, tmp_path: Path) -> None:
+    saved = Sharded("images", folder=tmp_path / "saved")
+    saved.client().send(30)
+    (tmp_path / "cut").mkdir()
+    incarnation = saved.shard.status().incarnation
+    with pytest.raises(ShardUnavailable, match="was restarted"):
+        saved.shard.save_checkpoint(tmp_path / "newest", tmp_path / "cut", "of another process")
+    with pytest.raises(StorageError, match="was removed"):
+        saved.shard.save_checkpoint(tmp_path / "newest", tmp_path / "missing", incarnation)
+    saved.shard.save_checkpoint(tmp_path / "newest", tmp_path / "cut", incarnation)
+    own = sharded("images", where, tmp_path, n_rows=20)
+    own.client("x", first=500).send(40)
+    own.shard.load_checkpoint({"w": (ring_folder(tmp_path / "cut", "w"), 1, 30)}, {"w": 20})
+    assert content(own.shard) == [*range(10, 30)]
+    own.client(first=30).send(5)
+    assert content(own.shard) == [*range(15, 35)]
+    assert own.numbers() == [*range(15, 35)]
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_shard_is_empty_after_a_reset(where: str, tmp_path: Path) -> None:
+    own = sharded("images", where, tmp_path)
+    own.client().send(30)
+    own.shard.reset()
+    if where == "folder":
+        own.shard.close()
+        own.shard = own.opened()
+    assert own.shard.status().n_transitions == 0
+    own.client(first=50).send(5)
+    assert own.numbers() == [*range(50, 55)]
 
 
 def test_the_folder_of_another_run_is_refused_or_overwritten(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -201,6 +202,19 @@ def test_full_disk_raises_and_loses_nothing(tmp_path: Path) -> None:
     outcomes = dict(line.split() for line in run(FULL_DISK, tmp_path / "buffer").splitlines())
     assert outcomes["0"] == "True", "without free space it failed"
     assert len({*outcomes.values()}) == 2, "with free space it did not"
+
+
+def test_an_add_that_fails_in_the_middle_is_undone(stream: Stream, tmp_path: Path) -> None:
+    stored, held = new(stream, storage=tmp_path), new(stream)
+    add(stream[-1][:120], stored, held)
+    too_large = replace(stream[-1][120], reward=np.array([1.0, 1e300, 1.0, 1.0]))
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        too_large.add_to(stored)
+    hold_equal(stored, held)
+    add(stream[-1][120:130], stored, held)
+    hold_equal(stored, held)
+    stored.close()
+    hold_equal(load_checkpoint(tmp_path, device="cpu"), held)
 
 
 def test_opening_a_folder_runs_no_stored_code(stream: Stream, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
-from sb3_compressed.storage.files import UNFINISHED
+from sb3_compressed.storage.files import UNFINISHED, link_or_copy
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import segment_path
 from sb3_compressed.storage.manifest import ArraySpec
@@ -344,6 +344,33 @@ def test_copy_without_hard_links_has_its_own_files(tmp_path: Path, monkeypatch: 
     assert read_values(tmp_path / "copy")["number"] == 14
     for path in (tmp_path / "copy").glob("*.log"):
         assert path.stat().st_nlink == 1
+    store.close()
+
+
+def test_a_copy_that_fails_leaves_no_segments_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = create(tmp_path / "store")
+    for number in range(1, 15):
+        commit_number(store, number)
+        store.write_snapshot()
+    assert len(store.live_segments()) > 1
+    n_linked = 0
+
+    def link_one(source: Path, target: Path) -> None:
+        nonlocal n_linked
+        if n_linked:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        n_linked += 1
+        link_or_copy(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sb3_compressed.storage.log.link_or_copy", link_one)
+        with pytest.raises(OSError, match="No space left"):
+            store.copy_to(tmp_path / "copy")
+    assert not [*(tmp_path / "copy").glob("*.log")]
+    store.copy_to(tmp_path / "copy")
+    assert read_values(tmp_path / "copy")["number"] == 14
     store.close()
 
 

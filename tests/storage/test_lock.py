@@ -8,12 +8,15 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from programs import Process, run, start
 
 from sb3_compressed.errors import StorageError
+from sb3_compressed.storage.files import open_regular_file
 from sb3_compressed.storage.lock import FolderLock
 
 LOCK = """
@@ -188,6 +191,43 @@ def test_check_raises_while_another_process_has_the_lock(tmp_path: Path) -> None
             lock.ensure_held()
         assert not lock.is_owned
         assert FolderLock.is_locked(tmp_path), "the lock of the other process is unchanged"
+
+
+def test_check_raises_if_the_lock_is_missing(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path).acquire()
+    (tmp_path / "lock").unlink()
+    with pytest.raises(StorageError, match="deleted or replaced"):
+        lock.ensure_held()
+    assert not lock.is_owned
+
+
+def test_a_lock_that_is_replaced_while_it_is_acquired_is_acquired_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_in_other_process: TryLock
+) -> None:
+    n_opened = 0
+
+    def replaced_once(path: Path, mode: Any) -> FileIO:
+        nonlocal n_opened
+        n_opened += 1
+        file = open_regular_file(path, mode)
+        if n_opened == 1:
+            path.unlink()
+        return file
+
+    monkeypatch.setattr("sb3_compressed.storage.lock.open_regular_file", replaced_once)
+    lock = FolderLock(tmp_path).acquire()
+    assert n_opened == 2
+    lock.ensure_held()
+    assert try_in_other_process(tmp_path)[0] == "True"
+    lock.release()
+
+
+def test_other_hard_links_of_a_lock_are_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("content")
+    (tmp_path / "lock").hardlink_to(tmp_path / "mine")
+    lock = FolderLock(tmp_path).acquire()
+    lock.release()
+    assert (tmp_path / "mine").read_text() == "content"
 
 
 # -- file systems without locks --------------------------------------------------------------------------------------

@@ -10,15 +10,16 @@ import crafted
 import numpy as np
 import pytest
 
-from sb3_compressed.errors import CorruptStorage
+from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.storage.json_schema import check
-from sb3_compressed.storage.manifest import MANIFEST_SCHEMA
+from sb3_compressed.storage.manifest import MANIFEST_SCHEMA, ArraySpec
 from sb3_compressed.storage.metadata_schema import (
     COMMIT_SCHEMA,
     MAX_ARRAYS_NBYTES,
     MAX_SPACE_NBYTES,
     METADATA,
+    SAMPLER,
     check_arrays_nbytes,
     check_space_nbytes,
     check_values,
@@ -91,6 +92,32 @@ def test_invalid_arrays_are_reported_by_field() -> None:
     for arrays, field in (([], "arrays"), *(({"a": spec}, "arrays.a") for spec in specs)):
         with pytest.raises(CorruptStorage, match=f"^it: {field}"):
             check(MANIFEST_SCHEMA, {"about": {}, "arrays": arrays}, "it")
+
+
+def test_tables_have_addresses_of_slots_of_rows_and_environments() -> None:
+    for spec in ([[5], "<i8", True, True], [[5, 1], "<f8", True, True], [[5, 1, 2], "<i8", True, True]):
+        with pytest.raises(CorruptStorage, match=r"^it: arrays\.a: .*addresses must be a matrix of 64-bit integers"):
+            check(MANIFEST_SCHEMA, {"about": {}, "arrays": {"a": spec}}, "it")
+
+
+def test_ids_of_segments_are_hexadecimal_digits() -> None:
+    known: dict[str, Any] = {"about": {}, "arrays": {}}
+    check(MANIFEST_SCHEMA, {**known, "segments": {"7": "0123456789abcdef"}}, "it")
+    for ids in ({"7": "0123"}, {"7": "0123456789ABCDEF"}, {"seven": "0123456789abcdef"}, {"-1": "0123456789abcdef"}):
+        with pytest.raises(CorruptStorage, match=r"^it: segments: .*16 hexadecimal digits"):
+            check(MANIFEST_SCHEMA, {**known, "segments": ids}, "it")
+
+
+def test_states_of_samplers_contain_numbers_text_or_null() -> None:
+    check(SAMPLER, {"step": 3, "state": {"a": 5, "b": -0.5, "c": None, "d": "text", "e": True}}, "it")
+    for value in (1 << 64, -(1 << 63) - 1, {"dtype": "<f4"}, [1]):
+        with pytest.raises(CorruptStorage, match=r"^it: state\.a"):
+            check(SAMPLER, {"step": 3, "state": {"a": value}}, "it")
+
+
+def test_arrays_that_do_not_fit_into_memory_raise() -> None:
+    with pytest.raises(StorageError, match="not enough memory"):
+        ArraySpec((1 << 50,), "<f8").zeros()
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------------
