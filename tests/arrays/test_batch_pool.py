@@ -113,8 +113,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.g
 """
     done = run_python(["-c", program], environment_with(), fresh=True)
     assert done.returncode == 0, done.stderr
-    # Megabytes of new pages: those of all tensors if their memory was returned, or fewer where they find no room.
-    assert int(done.stdout) < sum(range(16, 32)) / 2
+    # Megabytes of new pages: 376, those of all tensors, if their memory was returned; else up to 200, where they find
+    # no room, which depends on the addresses that the process got.
+    assert int(done.stdout) < 0.75 * sum(range(16, 32))
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="other interpreters may always use new memory")
