@@ -132,7 +132,7 @@ def buffer_from_store(
                 "with storage_mode='resume' to continue the buffer in that folder"
             )
         stored = _stored_arguments(cls, store, given)
-        arguments = {**stored, **given}
+        arguments = {**stored, **given, **({"storage": store} if follow else {})}
         missing = [
             name
             for name, parameter in inspect.signature(cls).parameters.items()
@@ -143,8 +143,6 @@ def buffer_from_store(
         if missing:
             raise StorageError(f"a {cls.__name__} cannot be loaded without {', '.join(missing)}, pass that, too")
         may_be_wrong = of_user and bool(given.keys() - {"device", "env", "buffer_size"})  # the size is validated
-        if follow:
-            arguments["storage"] = store
         buffer = _construct(cls, store.log.folder, arguments, given_may_be_wrong=may_be_wrong)
         if follow:
             return buffer

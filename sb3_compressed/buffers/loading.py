@@ -61,7 +61,8 @@ def load_checkpoint(folder: str | PathLike[str], *, follow: bool = False, repair
     :return: a buffer of the class that was saved
     :raises ValueError: if an argument is invalid
     :raises TypeError: if one is unknown, or of the wrong type
-    :raises StorageError: if the folder contains no buffer, or one of a class from outside this package
+    :raises StorageError: if the folder contains no buffer, or one of a class from outside this package, or there is not
+        enough memory
     :raises CorruptStorage: if a file is damaged, or the folder declares far more than its files can contain: arrays of
         more than 512 MiB, or items of a space of more than 32 MiB, and more than 100 times its size on the disk. Pass
         ``buffer_size`` or the space if that is correct, since the buffer is new

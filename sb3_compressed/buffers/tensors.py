@@ -89,7 +89,7 @@ def to_tensor(values: Any, device: th.device) -> th.Tensor:
     elif device.type == "cpu":
         tensor = th.from_numpy(values)
     else:
-        return th.from_numpy(values).to(device, non_blocking=device.type == "cuda")  # pragma: no cover  # needs CUDA
+        return th.from_numpy(values).to(device, non_blocking=device.type == "cuda")  # pragma: no cover  # needs a GPU
     # Matrix products may round differently at addresses that PyTorch would not choose, and then weights would not be
     # those with SB3's buffer.
     alignment = ALIGNMENT if device.type == "cpu" else DEVICE_ALIGNMENT

@@ -394,6 +394,14 @@ def test_invalid_content_with_right_checksums_is_refused(what: str, tmp_path: Pa
             way()
 
 
+@pytest.mark.parametrize("follow", [False, True])
+def test_too_little_memory_is_no_damage(follow: bool, images: Path) -> None:
+    with pytest.raises(StorageError, match="not enough memory for its CompressedReplayBuffer") as caught:
+        load_checkpoint(images, device="cpu", buffer_size=1 << 48, follow=follow)
+    assert not isinstance(caught.value, CorruptStorage)
+    assert load_checkpoint(images, device="cpu").size() == crafted.N_ROWS
+
+
 def test_wrong_arguments_are_those_of_the_folder_or_of_the_user(images: Path) -> None:
     crafted.forge(images, change_manifest=unknown_codec)
     ways: list[Callable[[], Any]] = [
