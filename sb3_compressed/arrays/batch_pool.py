@@ -22,6 +22,9 @@ __all__ = ["ALIGNMENT", "BatchPool", "Empty", "checked_empty"]
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """Returns an uninitialized array, as :func:`numpy.empty` does."""
 
+Entry = tuple[int, NDArray[np.uint8]]
+"""The last batch that used a block of memory, and the block."""
+
 #: The memory of PyTorch's tensors begins at a multiple of so many bytes, and so do blocks.
 ALIGNMENT = 64
 #: Smaller arrays do not check the available memory.
@@ -92,7 +95,7 @@ class BatchPool:
 
     def __init__(self, n_kept: int = 2) -> None:
         self._n_kept = n_kept
-        self._blocks: dict[int, tuple[int, NDArray[np.uint8]]] = {}  # by id, with the last batch that used each
+        self._blocks: dict[int, Entry] = {}  # by the id of the block
         self._n_batches = 0
         keep_freed_memory()  # for what the training allocates itself
 
@@ -121,11 +124,11 @@ class BatchPool:
         if nbytes < self.MIN_NBYTES or not REFERENCES_ARE_COUNTED:
             return checked_empty(shape, dtype)
         for key in reversed(list(self._blocks)):  # the last used first, so that unneeded ones are freed
-            last_batch, block = self._blocks.pop(key)  # otherwise it would be one more reference
-            if nbytes <= block.nbytes - ALIGNMENT <= 2 * nbytes and sys.getrefcount(block) <= UNSHARED:
+            entry = self._blocks.pop(key)
+            if nbytes <= entry[1].nbytes - ALIGNMENT <= 2 * nbytes and is_unshared(entry):
+                block = entry[1]
                 break
-            self._blocks[key] = last_batch, block
-            del block
+            self._blocks[key] = entry
         else:
             if self.nbytes + nbytes > self.MAX_NBYTES:
                 return checked_empty(shape, dtype)
@@ -139,33 +142,34 @@ class BatchPool:
         return BatchPool, () if self._n_kept == 2 else (self._n_kept,)  # pickles and copies have no memory
 
 
-def _count_of_unshared() -> int:
-    block = np.empty(0)
-    return sys.getrefcount(block)
+def is_unshared(entry: Entry) -> bool:
+    """Return whether nothing but its entry refers to a block.
 
-
-#: Python's reference count of an object with one local name, which differs between versions.
-UNSHARED = _count_of_unshared()
+    A count includes temporary references, whose number differs between versions of Python and with debuggers, and since
+    3.14 it does not include every variable. So the block is compared with one that nothing else can refer to, and no
+    variable refers to either.
+    """
+    unshared = 0, np.empty(0, np.uint8)
+    return sys.getrefcount(entry[1]) <= sys.getrefcount(unshared[1])
 
 
 def references_are_counted() -> bool:
     """Return whether Python immediately counts all references to an array, including those of views on it."""
-    block = np.empty(64, dtype=np.uint8)
-    alone = sys.getrefcount(block)
-    holders: list[object] = [np.ndarray((8, 8), np.uint8, block)]
-    counts = [sys.getrefcount(block)]
+    entry = 0, np.empty(64, dtype=np.uint8)
+    holders: list[object] = [np.ndarray((8, 8), np.uint8, entry[1])]
+    unshared = [is_unshared(entry)]
     for make_holder in (
         lambda: holders[0][2:4],  # type: ignore[index]
-        lambda: np.ndarray((2, 4), np.float64, block).reshape(-1).view(np.int64),
-        lambda: block.data,
-        lambda: np.asarray(block.data[8:]),
-        lambda: [block],
+        lambda: np.ndarray((2, 4), np.float64, entry[1]).reshape(-1).view(np.int64),
+        lambda: entry[1].data,
+        lambda: np.asarray(entry[1].data[8:]),
+        lambda: [entry[1]],
     ):
         holders.append(make_holder())
         del holders[0]
-        counts.append(sys.getrefcount(block))
+        unshared.append(is_unshared(entry))
     holders.clear()
-    return min(counts) > alone == sys.getrefcount(block)
+    return not any(unshared) and is_unshared(entry)
 
 
 FORCE_FALLBACKS = os.environ.get("SB3_COMPRESSED_FORCE_FALLBACKS", "0") not in ("", "0")

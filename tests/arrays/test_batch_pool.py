@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from sb3_compressed.arrays.batch_pool import ALIGNMENT, REFERENCES_ARE_COUNTED, 
 
 SHAPE = (64, 84, 84)
 BYTE = np.dtype(np.uint8)
+
+NewArray = Callable[[], NDArray[Any]]
 
 needs_counts = pytest.mark.skipif(not REFERENCES_ARE_COUNTED, reason="no memory is reused: the probe failed")
 
@@ -35,6 +38,117 @@ def test_memory_is_reused_after_the_last_tensor_on_it() -> None:
     assert (part == 7).all()
     del part, other
     assert memory.empty(SHAPE, BYTE).ctypes.data == place or memory.empty(SHAPE, BYTE).ctypes.data == place
+
+
+def first_of_two(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    assert not np.shares_memory(first, second)
+    return first
+
+
+def of_a_name(new: NewArray) -> NDArray[Any]:
+    first = new()
+    return first_of_two(first, new())
+
+
+def of_a_name_that_is_assigned_again(new: NewArray) -> NDArray[Any]:
+    first = new()
+    return first_of_two(first, (first := new()))
+
+
+def of_no_name(new: NewArray) -> NDArray[Any]:
+    return first_of_two(new(), new())
+
+
+def of_parameters(new: NewArray) -> NDArray[Any]:
+    def call(array: NDArray[Any], depth: int) -> NDArray[Any]:
+        return call(array, depth - 1) if depth else first_of_two(array, new())
+
+    return call(new(), 5)
+
+
+def of_deleted_parameters(new: NewArray) -> NDArray[Any]:
+    def call(array: NDArray[Any]) -> NDArray[Any]:
+        del array
+        return new()
+
+    first = new()
+    return first_of_two(first, call(first))
+
+
+def of_a_closure(new: NewArray) -> NDArray[Any]:
+    first = new()
+    return first_of_two((lambda: first)(), new())
+
+
+def of_a_generator(new: NewArray) -> NDArray[Any]:
+    def generate() -> Iterator[NDArray[Any]]:
+        array = new()
+        yield new()
+        yield array
+
+    second, first = generate()
+    return first_of_two(first, second)
+
+
+def of_an_iterator(new: NewArray) -> NDArray[Any]:
+    for first in iter([new()]):
+        return first_of_two(first, new())
+    raise AssertionError
+
+
+def of_a_traceback(new: NewArray) -> NDArray[Any]:
+    def fail() -> None:
+        first = new()
+        raise LookupError(first.shape)
+
+    with pytest.raises(LookupError) as raised:
+        fail()
+    return first_of_two(raised.traceback[-1].frame.f_locals["first"], new())
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        of_a_name, of_a_name_that_is_assigned_again, of_no_name, of_parameters, of_deleted_parameters, of_a_closure,
+        of_a_generator, of_an_iterator, of_a_traceback,
+    ],
+)  # fmt: skip
+def test_memory_is_in_use_however_it_is_referred_to(hold: Callable[[NewArray], NDArray[Any]]) -> None:
+    """Since Python 3.14, functions may borrow references to their arguments, which are not counted."""
+    memory = BatchPool()
+    for _ in range(200):  # until the interpreter has optimized the functions
+        held = hold(lambda: memory.empty(SHAPE, BYTE))
+        held[:] = 7
+        memory.empty(SHAPE, BYTE)[:] = 1
+        assert (held[::9, ::21] == 7).all()
+
+
+def test_a_debugger_during_the_import_changes_nothing() -> None:
+    code = """
+import sys
+from types import CodeType
+import numpy as np
+import sb3_compressed.arrays.batch_pool as module
+
+functions = [each for each in compile(open(module.__file__).read(), "", "exec").co_consts if type(each) is CodeType]
+for name in [each.co_name for each in functions]:
+    kept = {}
+
+    def trace(frame, event, _):
+        if frame.f_globals.get("__name__") != module.__name__ or frame.f_code.co_name != name:
+            return None
+        kept.update(frame.f_locals)  # as a debugger that shows variables
+        return trace
+
+    del sys.modules[module.__name__]
+    sys.settrace(trace)
+    import sb3_compressed.arrays.batch_pool as module
+    sys.settrace(None)
+    pool = module.BatchPool()
+    first, second = (pool.empty((64, 84, 84), np.dtype(np.uint8)) for _ in range(2))
+    assert not np.shares_memory(first, second), name
+"""
+    run(code)
 
 
 @needs_counts
