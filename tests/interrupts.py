@@ -68,6 +68,7 @@ def _trace(call: Callable[[], object], visit: Callable[[FrameType], object]) -> 
         if event == "call":
             if not frame.f_code.co_filename.startswith(PACKAGE):
                 return None
+            frame.f_trace = trace  # Python 3.13 and newer request no bytecodes for a frame without a trace function
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
         elif event == "opcode":
             visit(frame)
