@@ -10,7 +10,7 @@ import nox
 nox.options.default_venv_backend = "venv"
 
 
-@nox.session(python=["3.10", "3.11", "3.12", "3.13"])
+@nox.session(python=["3.10", "3.11", "3.12", "3.13", "3.14"])
 def tests(session: nox.Session) -> None:
     """Run the tests with the newest of what is needed."""
     session.install("-c", "constraints.txt", "-e", ".[dev]")

@@ -28,7 +28,6 @@ def test_workflow_and_nox_test_every_python_of_the_classifiers() -> None:
     pythons = matrix["python"]
     assert set(PYTHONS) <= set(pythons)
     assert {os.partition("-")[0] for os in matrix["os"]} == {"ubuntu", "macos", "windows"}
-    assert not [each for each in matrix["include"] if each["python"] not in pythons and not each.get("may-fail")]
     sessions = (ROOT / "noxfile.py").read_text(encoding="utf-8")
     assert f"python={pythons}".replace("'", '"') in sessions
     assert f"{pythons[0]} to {pythons[-1]}" in SUPPORT
