@@ -60,12 +60,21 @@ def new_actor(cls: type[Any], options: Mapping[str, Any], *args: Any, **kwargs: 
     :param cls: the class of the actor; its attribute ``CONCURRENCY_GROUPS``, if there is one, maps groups of methods
         that run beside others to their numbers of threads
     :param options: of Ray's actors, which override the defaults
+    :raises ValueError: if the arguments have more than 95 MiB
     """
+
+    # Ray keeps arguments of more than 100 kB in the object store, only until the actor has begun: it could not be
+    # restarted. The definition of its class is kept by Ray's control process as long as this process lives.
+    class Actor(cls):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(*args, **kwargs)
+
+    Actor.__name__ = Actor.__qualname__ = cls.__name__
     # With task events, Ray's control process keeps 3 kB for each call.
     defaults = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0, "enable_task_events": False}
     options_of_class: dict[str, Any] = {"concurrency_groups": getattr(cls, "CONCURRENCY_GROUPS", {})}
-    remote: Any = ray.remote(**options_of_class)(cls)
-    return remote.options(**{**defaults, **options}).remote(*args, **kwargs)
+    remote: Any = ray.remote(**options_of_class)(Actor)
+    return remote.options(**{**defaults, **options}).remote()
 
 
 def free_resources() -> str:

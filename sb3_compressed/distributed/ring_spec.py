@@ -15,13 +15,19 @@ from sb3_compressed.buffers.replay import (
     CompressedReplayBuffer,
 )
 from sb3_compressed.samplers import Sampler
+from sb3_compressed.storage.spaces import space_from_data, space_to_data
 
 __all__ = ["RingSpec"]
+
+SPACES = "observation_space", "action_space"
 
 
 @dataclass(frozen=True)
 class RingSpec:
     """What all rings of a distributed buffer have in common.
+
+    Its pickle contains spaces as folders store them, in a few hundred bytes: a Box has four arrays as large as an
+    observation, and arguments of more than 100 kB keep Ray from restarting an actor, such as one with a writer.
 
     :param observation_space: the observation space
     :param action_space: the action space
@@ -37,6 +43,12 @@ class RingSpec:
     sampler: str | Sampler = "uniform"
     n_steps: int = 1
     gamma: float = 0.99
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), **{name: space_to_data(getattr(self, name)) for name in SPACES}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({**state, **{name: space_from_data(state[name]) for name in SPACES}})
 
     @property
     def is_dict(self) -> bool:

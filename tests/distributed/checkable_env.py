@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from distributed.ledger import new_record
 
-SIZE, N_STACK, N_ACTIONS = 24, 4, 5
+SIZE, N_STACK, N_ACTIONS = 84, 4, 5
 SPACE = spaces.Box(0, 255, (N_STACK, SIZE, SIZE), np.uint8)
 ACTIONS = spaces.Discrete(N_ACTIONS)
 #: What the first row of a frame begins with: source, episode, step, the action before.

@@ -7,12 +7,14 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 from fork_server import fork_executables
 
 from distributed.dying_shard import DEATHS
+from distributed.ray_logs import errors_of_ray
 
 TESTS = Path(__file__).parents[1]
 
@@ -30,9 +32,10 @@ def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as executable:
             executable.setattr(sys, "executable", sys.executable)  # restored at the end of the block
             fork_executables()
-            ray.init(
+            context: Any = ray.init(
                 "local", include_dashboard=False, num_cpus=2, object_store_memory=150_000_000, log_to_driver=False,
                 logging_level=logging.WARNING,
             )  # fmt: skip
         yield
         ray.shutdown()
+    assert errors_of_ray(Path(context.address_info["session_dir"])) == []

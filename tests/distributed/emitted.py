@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from support import Transition
 
-SIZE = 20
+#: As in Atari games: a space's bounds alone are more than Ray sends with a call.
+SIZE = 84
 STACK = spaces.Box(0, 255, (4, SIZE, SIZE), np.uint8)
 #: Numbers of transitions, which float32 represents exactly.
 NUMBERS = spaces.Discrete(1_000_000)
@@ -28,7 +29,12 @@ SPACES: dict[str, spaces.Space[Any]] = {
     "small": spaces.Box(-1, 1, (3,), np.float64),
     "number": NUMBERS,
     "dict": spaces.Dict(
-        {"image": STACK, "vector": spaces.Box(-np.inf, np.inf, (9,), np.float64), "level": spaces.Discrete(1000)}
+        {
+            "image": STACK,
+            "map": spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8),
+            "vector": spaces.Box(-np.inf, np.inf, (9,), np.float64),
+            "level": spaces.Discrete(1000),
+        }
     ),
 }
 EPISODE = 37  # steps
@@ -51,6 +57,7 @@ def observation(kind: str, number: int, env: int = 0) -> Any:
     if kind == "dict":
         return {
             "image": observation("images", number),
+            "map": np.repeat(np.moveaxis(frames(number // 8, 1), 0, -1), 3, axis=-1),
             "vector": observation("vector", number).astype(np.float64),
             "level": np.array(number % 1000),
         }

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from distributed.emitted import frames
+from distributed.emitted import SIZE, frames
 from sb3_compressed import available_codecs
 from sb3_compressed.arrays.payload_batch import codec_digest
 from sb3_compressed.codecs import Codec, TrainableCodec, get_codec
@@ -27,7 +27,7 @@ def test_codecs_are_sent_with_what_they_learned(codec: str) -> None:
     copy = pickle.loads(pickle.dumps(original))
     assert copy == original
     assert codec_digest(copy) == codec_digest(original)
-    out = np.empty((20, 20, 20), np.uint8)
+    out = np.empty((20, SIZE, SIZE), np.uint8)
     copy.decode_into(original.encode(frames(70, 20)), out)
     np.testing.assert_array_equal(out, frames(70, 20))
 

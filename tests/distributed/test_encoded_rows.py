@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gathering import loaded_slots
 
-from distributed.emitted import NUMBERS, SPACES, sb3_buffer, transition
+from distributed.emitted import NUMBERS, SIZE, SPACES, sb3_buffer, transition
 from distributed.stopped import full_disk
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.frame_layout import FrameLayout
@@ -110,7 +110,7 @@ def test_codecs_with_and_without_training(codec: str) -> None:
 @pytest.mark.filterwarnings("ignore:frames do not repeat")
 def test_levels_and_explicit_stacks() -> None:
     sender = Sender("transposed", 30, compression_method="zstd-3", frame_stack=2)
-    assert sender.ring.observations.layout == FrameLayout((4, 20, 20), 0, 2)
+    assert sender.ring.observations.layout == FrameLayout((4, SIZE, SIZE), 0, 2)
     sender.send(20, 20)
     sender.assert_equal()
 
@@ -149,7 +149,7 @@ def test_rows_of_another_layout_are_encoded_again() -> None:
     sender.send(20)
     sender.assert_equal()
     assert isinstance(ring.observations, CompressedArray)
-    assert ring.observations.layout == FrameLayout((4, 20, 20), 0, 2)
+    assert ring.observations.layout == FrameLayout((4, SIZE, SIZE), 0, 2)
 
 
 def test_a_ring_takes_over_the_layout_of_rows() -> None:
@@ -158,7 +158,7 @@ def test_a_ring_takes_over_the_layout_of_rows() -> None:
     sender.send(2)
     assert sender.ring.observations.layout is None
     sender.send(20)
-    assert sender.ring.observations.layout == FrameLayout((20, 20, 4), -1, 4)
+    assert sender.ring.observations.layout == FrameLayout((SIZE, SIZE, 4), -1, 4)
     sender.assert_equal()
 
 
@@ -211,7 +211,7 @@ def test_a_full_disk_leaves_a_ring_as_it_was(tmp_path: Path) -> None:
     end = sender.ring._storage.store.log.last.end
     rows = sender.received(30)
     n_failed = 0
-    for room in range(0, 2_000_000, 20_000):
+    for room in range(0, 20_000_000, 100_000):
         try:
             with full_disk(end + room):
                 append_rows(sender.ring, rows)

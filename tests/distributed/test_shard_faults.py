@@ -10,12 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
+from numpy.typing import NDArray
 
-from distributed.buffers import actions_of, add_rows, assert_true, new_buffer, pipeline_of, refreshed
+from distributed.buffers import actions_of, add_rows, assert_true, new_buffer, pid_of, pipeline_of, refreshed
 from distributed.dying_shard import DyingShard, die_at
+from distributed.emitted import NUMBERS, SIZE
 from distributed.stopped import short_timeout, stopped, until
 from sb3_compressed import BufferNotReady
+from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
+from sb3_compressed.samplers import RecentSampler
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
@@ -25,7 +30,7 @@ def killed_often(local_ray: None) -> Iterator[DistributedReplayBuffer]:
     """Return a prioritized buffer of two shards that tests kill."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_group, "Shard", DyingShard)
-        buffer = new_buffer("images", 200, n_envs=2, n_shards=2, prefetch=4, sampler="prioritized")
+        buffer = new_buffer("dict", 200, n_envs=2, n_shards=2, prefetch=4, sampler="prioritized")
     yield buffer
     buffer.close()
 
@@ -48,7 +53,7 @@ def test_a_shard_that_dies_is_replaced_by_the_others(
 ) -> None:
     before = mortal.statistics()
     n_restarts = [view.n_restarts for view in mortal._group.shards]
-    add_rows(mortal, "images", range(50))
+    add_rows(mortal, "dict", range(50))
     refreshed(mortal)
     assert shards_in(mortal, mortal.sample(64)) == {0, 1}
     early = mortal.sample(64)
@@ -56,8 +61,8 @@ def test_a_shard_that_dies_is_replaced_by_the_others(
     with caplog.at_level(logging.WARNING):
         number = 50
         while died.exists() or mortal.statistics().n_restarts == before.n_restarts:
-            add_rows(mortal, "images", range(number, number + 5))
-            assert_true(mortal.sample(32), "images", 2)
+            add_rows(mortal, "dict", range(number, number + 5))
+            assert_true(mortal.sample(32), "dict", 2)
             number += 5
     assert "failed" in caplog.text
     assert "was restarted" in caplog.text
@@ -68,10 +73,10 @@ def test_a_shard_that_dies_is_replaced_by_the_others(
 
     def returned() -> bool:
         nonlocal number
-        add_rows(mortal, "images", range(number, number + 5))
+        add_rows(mortal, "dict", range(number, number + 5))
         number += 5
         batch = mortal.sample(64)
-        assert_true(batch, "images", 2)
+        assert_true(batch, "dict", 2)
         return shards_in(mortal, batch) == {0, 1}
 
     until(returned)
@@ -87,15 +92,15 @@ def test_a_shard_that_dies_is_replaced_by_the_others(
 def test_a_shard_that_is_stopped_is_left_out_until_it_continues(
     mortal: DistributedReplayBuffer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add_rows(mortal, "images", range(1000, 1050))
+    add_rows(mortal, "dict", range(1000, 1050))
     refreshed(mortal)
     pids = mortal._group.call("ping")
     before, mortal._pipeline = mortal._pipeline, pipeline_of(mortal, 4)
     with stopped(pids[0]), short_timeout(0.5, mortal), caplog.at_level(logging.WARNING):
         for number in range(1050, 1150):
-            add_rows(mortal, "images", range(number, number + 1))
+            add_rows(mortal, "dict", range(number, number + 1))
             batch = mortal.sample(32)
-            assert_true(batch, "images", 2)
+            assert_true(batch, "dict", 2)
         assert shards_in(mortal, batch) == {1}
         assert caplog.text.count("shard 0 is late") == 1
         assert caplog.text.count("did not answer") == 1
@@ -108,25 +113,25 @@ def test_a_shard_that_is_stopped_is_left_out_until_it_continues(
 
 
 def test_all_shards_die_at_once(mortal: DistributedReplayBuffer) -> None:
-    add_rows(mortal, "images", range(2000, 2050))
+    add_rows(mortal, "dict", range(2000, 2050))
     refreshed(mortal)
     mortal.sample(32)
     for pid in mortal._group.call("ping"):
         os.kill(pid, signal.SIGKILL)
     mortal._pipeline.discard()
-    add_rows(mortal, "images", range(2050, 2061))
+    add_rows(mortal, "dict", range(2050, 2061))
     for number in range(2061, 2080):
-        assert_true(mortal.sample(32), "images", 2)
-        add_rows(mortal, "images", range(number, number + 1))
+        assert_true(mortal.sample(32), "dict", 2)
+        add_rows(mortal, "dict", range(number, number + 1))
     refreshed(mortal)
-    seen = {action for _ in range(20) for action in assert_true(mortal.sample(64), "images", 2)}
+    seen = {action for _ in range(20) for action in assert_true(mortal.sample(64), "dict", 2)}
     assert 2 * 2065 in seen  # of 60 at most
 
 
 def test_shards_that_lost_everything_do_not_end_the_training(
     mortal: DistributedReplayBuffer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add_rows(mortal, "images", range(3000, 3020))
+    add_rows(mortal, "dict", range(3000, 3020))
     refreshed(mortal)
     mortal._pipeline._timeout, before = 0.2, mortal._pipeline._timeout
     last = mortal.sample(32)
@@ -139,6 +144,43 @@ def test_shards_that_lost_everything_do_not_end_the_training(
     assert "the last batch is returned again" in caplog.text
     with pytest.raises(BufferNotReady):
         mortal.sample(31)
-    add_rows(mortal, "images", range(4000, 4020))
+    add_rows(mortal, "dict", range(4000, 4020))
     mortal._pipeline._timeout = before
-    assert min(assert_true(mortal.sample(32), "images", 2)) >= 8000
+    assert min(assert_true(mortal.sample(32), "dict", 2)) >= 8000
+
+
+# -- restarts with large arguments ----------------------------------------------------------------------------
+
+
+class LargeSampler(RecentSampler):
+    """A sampler that is larger than what Ray sends with a call."""
+
+    def __init__(self, table: NDArray[np.float64] | None = None) -> None:
+        super().__init__()
+        self.table = np.zeros(100_000) if table is None else table
+
+
+def test_a_shard_is_restarted_with_large_spaces_codecs_and_samplers() -> None:
+    high = np.random.default_rng(0).integers(100, 256, (4, SIZE, SIZE), np.uint8)
+    buffer = DistributedReplayBuffer(
+        200, spaces.Box(np.zeros_like(high), high, dtype=np.uint8), NUMBERS, "cpu", segment_length=4, timeout=60.0,
+        compression_method=ZstdDict(dictionary=high.tobytes() * 8), sampler=LargeSampler(),
+    )  # fmt: skip
+
+    def add(number: int) -> None:
+        obs = (high[np.newaxis] // 2 + number).astype(np.uint8)
+        buffer.add(obs, obs, np.array([number]), np.array([1.0]), np.array([False]), [{}])
+
+    for number in range(8):
+        add(number)
+    refreshed(buffer)
+    os.kill(pid_of(buffer), signal.SIGKILL)
+    for number in range(8, 16):
+        add(number)
+    refreshed(buffer)
+    assert buffer.statistics().n_restarts == 1
+    batch = buffer.sample(32)
+    assert {*actions_of(batch)} <= {*range(16)}
+    for observation, action in zip(batch.observations.numpy(), actions_of(batch), strict=True):
+        np.testing.assert_array_equal(observation, high // 2 + action)
+    buffer.close()

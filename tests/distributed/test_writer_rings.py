@@ -40,24 +40,24 @@ def test_rings_of_idle_writers_shrink(local_ray: None, tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["memory", "folder"])
 def test_a_restarted_shard_has_the_rows_of_before(local_ray: None, where: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"storage": tmp_path / "shards"} if where == "folder" else {}
-    buffer = new_buffer("small", 400, **options)
+    buffer = new_buffer("images", 400, **options)
     writers = {name: buffer.writer(name, 1) for name in ("a", "gone")}
-    write(buffer, "small", writers, range(100))
-    write(buffer, "small", {"a": writers["a"]}, range(20_000, 20_900))
+    write(buffer, "images", writers, range(100))
+    write(buffer, "images", {"a": writers["a"]}, range(20_000, 20_900))
     before, rows = stored(buffer), dict(buffer._group.rows)
     assert before == rows == {"a": 388, "gone": 12}
     os.kill(pid_of(buffer), signal.SIGKILL)
     if where == "folder":
         assert stored(buffer) == before
-    write(buffer, "small", {"a": writers["a"]}, range(30_000, 30_700))
+    write(buffer, "images", {"a": writers["a"]}, range(30_000, 30_700))
     assert stored(buffer)["a"] == rows["a"]
-    write(buffer, "small", {"gone": writers["gone"]}, range(10_000, 10_010))
+    write(buffer, "images", {"gone": writers["gone"]}, range(10_000, 10_010))
     assert 0 < stored(buffer)["gone"] <= 12
     refreshed(buffer)
     assert buffer.statistics().n_restarts == 1
     buffer.close()
     if where == "folder":
-        again = new_buffer("small", 400, storage_mode="resume", **options)
+        again = new_buffer("images", 400, storage_mode="resume", **options)
         assert stored(again) == {"a": 388, "gone": 12}
         again.close()
 
