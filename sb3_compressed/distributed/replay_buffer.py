@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
@@ -123,7 +123,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     :param normalize_images: as for other buffers
     :param compression: other compression options of buffers: ``compression_method``, ``compression_kwargs``,
         ``dtypes``, ``frame_stack``
-    :raises ValueError: if an argument is invalid
+    :raises ValueError: if an argument is invalid, or codec and sampler have more than 95 MiB, which Ray does not keep
     :raises StorageError: if the folder contains shards that are not to be continued, or more than ``n_shards``
     :raises ShardTimeout: if a shard does not answer, or does not start, such as if no node has the resources that
         ``ray_options`` request
@@ -283,10 +283,30 @@ class DistributedReplayBuffer(ReplayBuffer):
             obs, next_obs, action, reward, done = self._template._validated_arguments(
                 obs, next_obs, action, reward, done
             )
-            for part, writer in local:
+            for _, writer in local:
+                writer.make_room()
+
+            def add_part(part: slice, writer: ReplayWriter) -> None:
                 first, second = tree_map(itemgetter(part), obs), tree_map(itemgetter(part), next_obs)
                 writer.add(first, second, action[part], reward[part], done[part], infos[part])
+
+            self._call_local(add_part)
         self._record_local()
+
+    def _call_local(self, function: Callable[[slice, ReplayWriter], None]) -> None:
+        """Call a function for all writers of this process, also after one whose shard is unavailable or cannot write.
+
+        :param function: its arguments are the environments of the writer, and the writer
+        :raises OSError: the first of their errors
+        """
+        errors: list[OSError] = []
+        for part, writer in self._local:
+            try:
+                function(part, writer)
+            except OSError as error:  # noqa: PERF203  # there are few writers
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def extend(
         self,
@@ -317,18 +337,22 @@ class DistributedReplayBuffer(ReplayBuffer):
 
         :param timeout: seconds after which it returns in any case; ``None`` to raise after the timeout of the buffer
         :raises ShardTimeout: if a shard has not acknowledged everything by then; the rest stays staged
+        :raises OSError: if a shard could not write; likewise
         """
         for shard, view in enumerate(self._group.shards):
             if (updates := self._updates.take(shard)) is not None:
                 view.actor.update_priorities.remote(updates)
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
-        for _, writer in self._local:
+
+        def flush(_: slice, writer: ReplayWriter) -> None:
             writer.flush(max(deadline - time.monotonic(), 0))
             self.record_status(writer.name, writer.status)
             if writer.n_staged and timeout is None:
                 raise ShardTimeout(
                     f"{writer.shard_name} has not acknowledged {writer.n_staged} transitions for {self._timeout:g} s"
                 )
+
+        self._call_local(flush)
 
     def record_status(self, name: str, status: ShardStatus | None) -> None:
         """Record the state of a shard in the last reply to a writer, ``writer.status``.
@@ -493,6 +517,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         """Send everything that was added, flush the folder, and end the shards.
 
         A shard that does not answer within the timeout loses what it has not received.
+
+        :raises OSError: if a shard could not write the last transitions; all shards are ended
         """
         if self._is_closed:
             return

@@ -130,14 +130,22 @@ class ReplayWriter:
         :raises ShardTimeout: if the shard does not open the ring within the timeout; nothing is added then
         :raises WriterReplaced: if another writer of the same name took over the ring
         """
-        self.open()
+        self.make_room()
         staging = self._staging
         assert staging is not None
-        if staging.full:  # after an error
-            self._send(staging)
         staging.add(obs, next_obs, action, reward, done, infos)
         if staging.full:
             self._send(staging)
+
+    def make_room(self) -> None:
+        """Send the rows that were added if there is no room for another one, since they could not be sent before.
+
+        :raises OSError: as :meth:`add` does, and so are the other errors
+        """
+        self.open()
+        assert self._staging is not None
+        if self._staging.full:
+            self._send(self._staging)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what was added, and wait until it is acknowledged.
@@ -151,7 +159,10 @@ class ReplayWriter:
         self._wait(_seconds_until(deadline))
 
     def poll(self) -> None:
-        """Receive an acknowledgement that has arrived, without waiting."""
+        """Receive an acknowledgement that has arrived, without waiting.
+
+        :raises OSError: as :meth:`flush` does
+        """
         self._wait(0)
 
     # -- segments --------------------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ import pytest
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support import ImageEnv
 
-from distributed.buffers import actions_of, add_rows, assert_true, new_buffer, refreshed
+from distributed.buffers import actions_of, add_rows, assert_true, new_buffer, pid_of, refreshed
 from distributed.emitted import NUMBERS, SPACES, observation, sb3_buffer
-from sb3_compressed import StorageError
+from distributed.stopped import full_disk
+from sb3_compressed import CompressedReplayBuffer, StorageError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
@@ -70,3 +71,19 @@ def test_vectors_in_a_folder(local_ray: None, tmp_path: Path) -> None:
         buffer.sample(4, env)
     assert len(buffer.sample(4, VecNormalize(env.venv, norm_reward=False)).rewards) == 4
     buffer.close()
+
+
+def test_a_full_disk_of_one_shard_loses_no_part_of_a_row(tmp_path: Path) -> None:
+    buffer = new_buffer("images", 100, n_envs=2, n_shards=2, storage=tmp_path / "shards", segment_length=3)
+    add_rows(buffer, "images", range(3))
+    buffer.flush()
+    with full_disk(pid=pid_of(buffer)), pytest.raises(OSError, match="large"):
+        add_rows(buffer, "images", range(3, 100))
+    add_rows(buffer, "images", range(100, 110))
+    buffer.close()
+    folders = sorted((tmp_path / "shards").glob("shard-*/ring-learner-*"))
+    rings = [CompressedReplayBuffer.from_checkpoint(ring, device="cpu") for ring in folders]
+    first, second = ([int(row.item()) for row in ring.actions[: ring.size()]] for ring in rings)
+    assert [number + 1 for number in first] == second
+    assert first[:3] == [0, 2, 4]
+    assert first[-10:] == [*range(200, 220, 2)]
