@@ -17,6 +17,7 @@ from sb3_compressed.distributed.collector import Collector, CollectorSettings, C
 from sb3_compressed.distributed.ray_session import new_actor
 from sb3_compressed.distributed.replay_buffer import DistributedReplayBuffer
 from sb3_compressed.distributed.writer import ReplayWriter
+from sb3_compressed.errors import ShardUnavailable
 
 __all__ = ["TIMEOUT", "CollectorGroup", "Member"]
 
@@ -172,6 +173,7 @@ class CollectorGroup:
         :param timeout: seconds to wait for one
         :raises RuntimeError: if the environments of a collector fail, or its process is lost, repeatedly; if its node
             has another version of this package
+        :raises ShardUnavailable: if Ray does not restart a shard that has ended
         :raises TimeoutError: if none has returned anything for the timeout of the group, such as if no node has what
             ``ray_options`` request
         :raises Exception: what the first preparation has raised, such as an exception of ``make_env``
@@ -230,7 +232,8 @@ class CollectorGroup:
             return  # it was made before the collector has failed
         is_exception = isinstance(error, RayTaskError)
         cause = error.cause if isinstance(error, RayTaskError) and isinstance(error.cause, Exception) else error
-        if is_exception and not self.n_envs:  # most likely a mistake in the configuration
+        # A mistake in the configuration, most likely, or a shard that no collector can write to any more.
+        if (is_exception and not self.n_envs) or isinstance(cause, ShardUnavailable):
             raise cause from error
         logger.warning(
             "collector %d failed and is restarted; up to %d transitions are lost: %s",

@@ -10,12 +10,15 @@ from typing import Any
 import ray
 from ray import exceptions
 
+from sb3_compressed.errors import ShardUnavailable
+
 __all__ = [
     "ACTOR_FAILURES",
     "connect",
     "free_resources",
     "is_restarted",
     "new_actor",
+    "require_restart",
 ]
 
 #: What a call of an actor raises that died, is restarting, or whose node was lost.
@@ -75,6 +78,21 @@ def new_actor(cls: type[Any], options: Mapping[str, Any], *args: Any, **kwargs: 
     options_of_class: dict[str, Any] = {"concurrency_groups": getattr(cls, "CONCURRENCY_GROUPS", {})}
     remote: Any = ray.remote(**options_of_class)(Actor)
     return remote.options(**{**defaults, **options}).remote()
+
+
+def require_restart(error: Exception, name: str) -> None:
+    """Raise unless an actor whose call has failed is restarted, or may be.
+
+    :param error: what the call has raised
+    :param name: names the actor
+    :raises ShardUnavailable: if Ray has given it up
+    """
+    # Calls of an actor on a node that a cluster gives up raise the same error, but it is restarted elsewhere.
+    if isinstance(error, exceptions.ActorDiedError) and not error.preempted:
+        raise ShardUnavailable(
+            f"{name} has ended, and Ray does not restart it; construct the buffer again, and load_checkpoint() or "
+            f"storage_mode='resume' continue with what was saved: {error}"
+        ) from error
 
 
 def free_resources() -> str:

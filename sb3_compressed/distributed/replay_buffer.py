@@ -270,7 +270,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         It can be sampled when its segment was sent, see ``segment_length``.
 
         :raises ValueError: if an argument does not fit; nothing is added then
-        :raises ShardUnavailable: at the first call, if a shard fails or does not answer; nothing is added then
+        :raises ShardUnavailable: at the first call, if a shard fails or does not answer; nothing is added then. Later,
+            if Ray does not restart a shard that has ended
         """
         self._require_open()
         local = self._local or self._open()
@@ -337,6 +338,7 @@ class DistributedReplayBuffer(ReplayBuffer):
 
         :param timeout: seconds after which it returns in any case; ``None`` to raise after the timeout of the buffer
         :raises ShardTimeout: if a shard has not acknowledged everything by then; the rest stays staged
+        :raises ShardUnavailable: if Ray does not restart a shard that has ended; likewise
         :raises OSError: if a shard could not write; likewise
         """
         for shard, view in enumerate(self._group.shards):
@@ -414,6 +416,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         :param batch_size: number of transitions, at least 1
         :param env: a ``VecNormalize`` to normalize observations and rewards with
         :raises BufferNotReady: if no shard has a transition
+        :raises ShardUnavailable: if Ray does not restart a shard that has ended
         :raises ValueError: if there are fewer, or rewards of n-step returns are to be normalized
         :raises RuntimeError: if the buffer is closed
         """
@@ -518,7 +521,8 @@ class DistributedReplayBuffer(ReplayBuffer):
 
         A shard that does not answer within the timeout loses what it has not received.
 
-        :raises OSError: if a shard could not write the last transitions; all shards are ended
+        :raises ShardUnavailable: if Ray has not restarted one, which loses that as well; all others are ended
+        :raises OSError: if a shard could not write the last transitions; likewise
         """
         if self._is_closed:
             return

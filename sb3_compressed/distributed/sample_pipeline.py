@@ -114,6 +114,7 @@ class SamplePipeline:
         """Return the parts of the next batch.
 
         :raises BufferNotReady: if no shard has a transition
+        :raises ShardUnavailable: if Ray does not restart a shard that has ended
         """
         if self._batch_size != batch_size:
             self._rounds.clear()

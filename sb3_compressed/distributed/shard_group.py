@@ -24,6 +24,7 @@ from sb3_compressed.distributed.ray_session import (
     ACTOR_FAILURES,
     free_resources,
     new_actor,
+    require_restart,
 )
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import Shard, ShardStatus
@@ -161,7 +162,12 @@ class ShardGroup:
         )
 
     def exclude(self, view: ShardView, error: Exception | None = None) -> None:
-        """Make no requests to a shard that has failed, or without an error is late, until it answers again."""
+        """Make no requests to a shard that has failed, or without an error is late, until it answers again.
+
+        :raises ShardUnavailable: if Ray does not restart it: a part of the transitions is lost for good
+        """
+        if error is not None:
+            require_restart(error, f"shard {self.shards.index(view)}")
         if view.is_answering:
             reason = (
                 "is late; batches are sampled from the others" if error is None else f"failed: {type(error).__name__}"
@@ -189,6 +195,7 @@ class ShardGroup:
         """Receive the states that were requested.
 
         :param timeout: seconds to wait for them
+        :raises ShardUnavailable: if Ray does not restart a shard that has ended
         """
         waiting = [view for view in self.shards if view.probe is not None]
         if not waiting:
@@ -257,7 +264,7 @@ class ShardGroup:
         A shard that fails is called again when it was restarted.
 
         :raises ShardTimeout: if a shard does not answer
-        :raises ShardUnavailable: if one fails, for minutes
+        :raises ShardUnavailable: if one fails, for minutes, or is not restarted
         """
         return self.call_each(method, [args] * len(self.shards))
 
@@ -277,9 +284,10 @@ class ShardGroup:
             received = {index: _received(reply) for index, reply in replies.items() if index not in late}
             results |= {index: result for index, (result, error) in received.items() if error is None}
             failed = {index: error for index, (_, error) in received.items() if error is not None}
-            for error in failed.values():
+            for index, error in failed.items():
                 if isinstance(error, RayTaskError):
                     _raise_cause(error)
+                require_restart(error, f"shard {index}")
             if late:
                 names = ", ".join(f"shard {index}" for index in late)
                 raise ShardTimeout(f"{names} did not answer {method}() for {self._timeout:g} s")

@@ -15,7 +15,7 @@ from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.distributed.encoded_rows import block_of
-from sb3_compressed.distributed.ray_session import ACTOR_FAILURES
+from sb3_compressed.distributed.ray_session import ACTOR_FAILURES, require_restart
 from sb3_compressed.distributed.ring_spec import RingSpec
 from sb3_compressed.distributed.shard import InsertReply, Segment, ShardStatus
 from sb3_compressed.errors import MissingCodec, ShardTimeout
@@ -98,6 +98,7 @@ class ReplayWriter:
         """Open the ring, unless it is open; :meth:`add` does this, too.
 
         :raises ShardTimeout: if the shard does not answer within the timeout
+        :raises ShardUnavailable: if it has ended, and Ray does not restart it
         """
         if self._staging is not None:
             return
@@ -128,6 +129,7 @@ class ReplayWriter:
         :raises ValueError: if an argument does not fit; nothing is added then
         :raises OSError: if the shard could not write earlier transitions; they are sent again with the next ones
         :raises ShardTimeout: if the shard does not open the ring within the timeout; nothing is added then
+        :raises ShardUnavailable: if it has ended, and Ray does not restart it
         :raises WriterReplaced: if another writer of the same name took over the ring
         """
         self.make_room()
@@ -152,6 +154,7 @@ class ReplayWriter:
 
         :param timeout: seconds after which it returns in any case; ``None`` to wait
         :raises OSError: if the shard could not write them; they are sent again with the next ones
+        :raises ShardUnavailable: if it has ended, and Ray does not restart it
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if self._staging is not None and self._staging.size() and self._wait(timeout):
@@ -207,6 +210,7 @@ class ReplayWriter:
         Calls that fail are made again, since a shard stores each segment once.
 
         :param timeout: seconds after which it returns in any case
+        :raises ShardUnavailable: if the shard has ended, and Ray does not restart it
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while (call := self._call) is not None:
@@ -220,6 +224,7 @@ class ReplayWriter:
                 call.reply = None
                 if not isinstance(error, (*ACTOR_FAILURES, MissingCodec)):
                     raise
+                require_restart(error, self.shard_name)
                 self._sent.clear()
                 if deadline is not None and time.monotonic() + PAUSE > deadline:
                     return False

@@ -29,6 +29,7 @@ from distributed.collected_envs import Endless, Numbered, broken, cart, pendulum
 from distributed.stopped import until, until_ended
 from sb3_compressed import CompressedReplayBuffer, PrioritizedReplayCallback, prioritize
 from sb3_compressed.distributed import Collectors, DistributedReplayBuffer
+from sb3_compressed.errors import ShardUnavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
@@ -403,3 +404,16 @@ def test_invalid_arguments_are_refused(options: Any, error: type[Exception], mes
 def test_statistics_need_a_training() -> None:
     with pytest.raises(ValueError, match="before learn"):
         collectors().statistics()
+
+
+@pytest.mark.parametrize("gradient_steps", [0, 1])
+def test_a_shard_that_ray_gives_up_ends_the_training(gradient_steps: int) -> None:
+    """Without gradient steps, nothing is sampled, so that collectors find it."""
+    model = model_of(gradient_steps=gradient_steps)
+    remote = collectors()
+    recorder = Recorder(remote, lambda model: ray.kill(model.replay_buffer._group.shards[0].actor))
+    with pytest.raises(ShardUnavailable, match="shard 0"):
+        model.learn(100_000, callback=[remote, recorder])
+    assert remote.statistics().n_restarts == 0
+    assert_ended(model, recorder.pids)
+    model.replay_buffer.close()

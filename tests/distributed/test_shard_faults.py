@@ -1,15 +1,17 @@
-"""Batches come from the other shards while some fail or are late."""
+"""Batches come from the other shards while some fail or are late; a shard that does not return is an error."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import ray
 from gymnasium import spaces
 from numpy.typing import NDArray
 
@@ -17,9 +19,10 @@ from distributed.buffers import actions_of, add_rows, assert_true, new_buffer, p
 from distributed.dying_shard import DyingShard, die_at
 from distributed.emitted import NUMBERS, SIZE
 from distributed.stopped import short_timeout, stopped, until
-from sb3_compressed import BufferNotReady
+from sb3_compressed import BufferNotReady, CompressedReplayBuffer
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
+from sb3_compressed.errors import ShardUnavailable
 from sb3_compressed.samplers import RecentSampler
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
@@ -184,3 +187,46 @@ def test_a_shard_is_restarted_with_large_spaces_codecs_and_samplers() -> None:
     for observation, action in zip(batch.observations.numpy(), actions_of(batch), strict=True):
         np.testing.assert_array_equal(observation, high // 2 + action)
     buffer.close()
+
+
+# -- shards that do not return --------------------------------------------------------------------------------
+
+
+def kill_process(buffer: DistributedReplayBuffer) -> None:
+    os.kill(pid_of(buffer), signal.SIGKILL)
+
+
+def kill_actor(buffer: DistributedReplayBuffer) -> None:
+    ray.kill(buffer._group.shards[0].actor)
+
+
+@pytest.mark.parametrize(
+    ("kill", "options"), [(kill_process, {"max_restarts": 0}), (kill_actor, {})], ids=["process", "actor"]
+)
+def test_a_shard_that_ray_gives_up_is_an_error(
+    kill: Callable[[DistributedReplayBuffer], None], options: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "shards"
+    buffer = new_buffer("images", 200, n_envs=2, n_shards=2, prefetch=0, storage=folder, ray_options=options)
+    writers = [buffer.writer(name, 1) for name in ("new", "other")]  # of both shards, and without a timeout
+    add_rows(buffer, "images", range(20))
+    refreshed(buffer)
+    add_rows(buffer, "images", range(20, 25))
+    kill(buffer)
+    of_first, of_second = sorted(writers, key=lambda writer: writer.shard_name)
+    with pytest.raises(ShardUnavailable, match="shard 0"):
+        add_rows(of_first, "images", range(1))
+    add_rows(of_second, "images", range(20))
+    with pytest.raises(ShardUnavailable, match="shard 0"):
+        buffer.sample(32)
+    with pytest.raises(ShardUnavailable, match="shard 0"):
+        add_rows(buffer, "images", range(25, 100))
+    n_added = 20 + buffer._local[0][1].n_staged
+    with pytest.raises(ShardUnavailable, match="shard 0"):
+        buffer.save_checkpoint(tmp_path / "checkpoint")
+    assert buffer.size() > 0
+    with pytest.raises(ShardUnavailable, match="shard 0"):  # since it lacks what was staged
+        buffer.close()
+    for shard, n_stored in ((0, 20), (1, n_added)):
+        (ring,) = folder.glob(f"shard-{shard}/ring-learner-*")
+        assert CompressedReplayBuffer.from_checkpoint(ring, device="cpu").size() == n_stored
