@@ -24,6 +24,7 @@ from programs import environment_with
 
 from distributed.fault_program import N_COLLECTORS, Report, Result
 from distributed.ledger import Audit, audit, read_ledger, runs_of
+from distributed.ray_logs import errors_of_ray
 from sb3_compressed import CompressedNStepReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.distributed.checkpoint_manifest import read_manifest
 from sb3_compressed.storage.log import has_log
@@ -306,10 +307,12 @@ class FaultSession:
             self.close()
 
     def require_nothing_left(self) -> None:
-        """Wait until all processes have ended, and raise if Ray has left shared memory behind."""
+        """Wait until all processes have ended; raise if Ray has left shared memory or logged errors of actors."""
         for program in self._programs:
             program.wait_for_end()
         assert [path for path in self._temporary.rglob("*plasma*") if path.is_file()] == []
+        errors = errors_of_ray(self._temporary)
+        assert not errors, errors
 
     def close(self) -> None:
         """End all processes, and delete what Ray has written."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-#: A line of level "error", as Ray's core writes it.
-ERROR = re.compile(r"^\[[^]]+ E \d+ \d+\] .*", re.MULTILINE)
+#: A line of level "error" about an actor, as Ray's core writes it; those about lost objects are no errors.
+ERROR = re.compile(r"^\[[^]]+ E \d+ \d+\] .*\bActor\b.*", re.MULTILINE)
 
 
 def errors_of_ray(folder: Path) -> list[str]:
