@@ -102,7 +102,7 @@ class CompressedArray(ArrayLike):
         is_detected = isinstance(frame_stack, str) and frame_stack == "auto"
         layout = None if is_detected or frame_stack is None else explicit_layout(tuple(item_shape), frame_stack)  # type: ignore[arg-type]
         self._encoder = FrameEncoder(tuple(item_shape), stored, get_codec(codec), layout)
-        detector = FrameStackDetector(tuple(item_shape))
+        detector = FrameStackDetector(tuple(item_shape), stored.itemsize)
         is_used = is_detected or layout in detector.candidates  # an explicit layout is compared with what is detected
         self._deduplicator: FrameDeduplicator | None = FrameDeduplicator(self._encoder, detector if is_used else None)
         self._changes = ChangeFlags()

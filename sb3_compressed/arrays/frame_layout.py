@@ -23,6 +23,9 @@ __all__ = [
     "validate_n_frames",
 ]
 
+#: What a slot takes for each frame.
+REFERENCE_NBYTES = 4
+
 FrameStack = int | Literal["auto"] | None
 """The user's choice of frame stacking: detected from the data, a number of frames, or none."""
 
@@ -133,22 +136,32 @@ class FrameStackDetector:
     all environments, since a coincidence in one, as on a dark screen, is likely in the others. After :data:`PATIENCE`
     steps the best one with enough evidence is chosen, otherwise none. Episode ends are failures for all and are few. A
     wrong result costs bytes, never correctness.
+
+    An image that scrolls is no stack, though its rows pass for frames. So the layouts of long stacks, of more than
+    :data:`FEW_FRAMES` frames, are considered only where frames cannot be rows; see :func:`may_be_long_stack`.
+
+    :param item_shape: shape of one observation
+    :param itemsize: bytes of one of its values
     """
 
     #: Number of steps by which a layout must be ahead.
     EVIDENCE = 3
     #: Steps with changes after which detection ends.
     PATIENCE = 64
-    #: More frames than in practice. Without a limit, each row of a scrolling image would pass for a frame.
-    MAX_FRAMES = 16
+    #: The most frames of a stack, and of one that is not long.
+    MAX_FRAMES, FEW_FRAMES = 64, 16
     #: Stacks of every second frame, every third, ..., up to this one, are recognized, for a warning.
     MAX_LAG = 4
     #: The most channels and frames of such stacks.
     MAX_CHANNELS, MAX_STRIDED_FRAMES = 4, 8
 
-    def __init__(self, item_shape: tuple[int, ...]) -> None:
+    def __init__(self, item_shape: tuple[int, ...], itemsize: int = 1) -> None:
         self.n_steps = 0
-        self.candidates = list(possible_layouts(item_shape, self.MAX_FRAMES))
+        self.candidates = [
+            layout
+            for layout in possible_layouts(item_shape, self.MAX_FRAMES)
+            if not self._is_long(layout) or may_be_long_stack(layout, itemsize)
+        ]
         self._score: Counter[FrameLayout] = Counter()
         #: Observations before the last ones, and the scores of layouts that would explain these by them.
         self._older: list[NDArray[np.uint8]] = []
@@ -180,17 +193,32 @@ class FrameStackDetector:
             self._score[layout] += 1 if all(follows(layout, old, new) for old, new in changed) else -1
         if max(self._score.values()) <= 0:
             self._compare_with_older(before, after)
-        # Ties go to the shorter axis, then to smaller frames.
-        ranking = sorted(self.candidates, key=lambda layout: (-self._score[layout], layout.length, -layout.n_frames))
-        best, *others = ranking
-        is_ahead = not others or self._score[best] > self._score[others[0]]
+        # Ties go to the shorter axis, then to stacks that are not long, then to smaller frames.
+        best, *others = sorted(
+            self.candidates,
+            key=lambda layout: (-self._score[layout], layout.length, self._is_long(layout), -layout.n_frames),
+        )
+        is_ahead = not any(
+            self._score[other] == self._score[best]
+            for other in others
+            # Few stacks are long: the one of fewer frames need not wait until it is ahead of them.
+            if self._is_long(best) or not self._is_long(other)
+        )
         return best if self._score[best] >= self.EVIDENCE and (is_ahead or self.is_done) else None
+
+    def _is_long(self, layout: FrameLayout) -> bool:
+        return layout.n_frames > self.FEW_FRAMES
 
     def _compare_with_older(self, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> None:
         self._older = [earlier for earlier in self._older if len(earlier) == len(after)]  # the same environments
         for layout in self.candidates:
-            # Strips of a scrolling image would pass for more and larger frames.
-            if layout.channels > self.MAX_CHANNELS or layout.n_frames > self.MAX_STRIDED_FRAMES:
+            # Strips of a scrolling image would pass for more and larger frames, and where consecutive ones are no
+            # candidates, nothing shows that frames are not consecutive.
+            if (
+                layout.channels > self.MAX_CHANNELS
+                or layout.n_frames > self.MAX_STRIDED_FRAMES
+                or replace(layout, n_frames=layout.length) not in self.candidates
+            ):
                 continue
             for lag, earlier in enumerate(self._older, 2):
                 explains = all(follows(layout, old, new) for old, new in zip(earlier, after, strict=True))
@@ -208,6 +236,24 @@ class FrameStackDetector:
     def explains(self, layout: FrameLayout) -> bool:
         """Return whether a layout has explained more steps than it failed to."""
         return self._score[layout] > 0
+
+
+def may_be_long_stack(layout: FrameLayout, itemsize: int) -> bool:
+    """Return whether many frames are worth storing each once, and cannot be rows or columns of one image instead.
+
+    :param itemsize: bytes of one value
+    """
+    shape, n_axes = layout.item_shape, len(layout.item_shape)
+    if math.prod(layout.frame_shape) * itemsize <= REFERENCE_NBYTES:
+        return False
+    if n_axes < 3:  # images are bytes; numbers are vectors
+        return n_axes == 1 or itemsize > 1
+    axis = layout.axis % n_axes
+    others = [length > FrameStackDetector.MAX_CHANNELS for length in shape[:axis] + shape[axis + 1 :]]
+    if sum(others) > 1:  # height and width
+        return True
+    # Rows of an image are at the end that its channels are not at.
+    return axis in (0, n_axes - 1) and others[-1 if axis == 0 else 0]
 
 
 def possible_layouts(

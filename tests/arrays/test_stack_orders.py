@@ -74,6 +74,9 @@ def assert_content(buffer: Any, obs: NDArray[Any], following: NDArray[Any]) -> N
         ("channel-last", 2, 1, "zstd-dict"),
         ("after the channels", 4, -1, "delta"),
         ("vectors", 2, -1, "zstd-dict"),
+        *((stack, 17 + index, (1, -1)[index % 2], "zstd3") for index, stack in enumerate(STACKS)),
+        ("gray", 64, 1, "delta"),
+        ("last axis", 64, -1, "zstd-dict"),
     ],
 )
 def test_each_frame_is_stored_once(stack: str, n_frames: int, order: int, method: str, tmp_path: Path) -> None:
@@ -85,7 +88,7 @@ def test_each_frame_is_stored_once(stack: str, n_frames: int, order: int, method
     assert (layout.axis, layout.n_frames, layout.newest_first) == (item_axis, n_frames, order < 0)
     assert_content(buffer, obs, following)
     # One a step, and a few more where episodes begin and before the layout was found.
-    assert buffer_statistics(buffer).stored_frames <= N_ENVS * (N + len(ENDS) * n_frames + 8)
+    assert buffer_statistics(buffer).stored_frames <= N_ENVS * (N + (len(ENDS) + 1) * n_frames + 4)
     save_checkpoint(buffer, tmp_path)
     loaded = load_checkpoint(tmp_path, device="cpu")
     for copy in (loaded, pickle.loads(pickle.dumps(buffer))):
