@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -81,3 +82,46 @@ def _trace(call: Callable[[], object], visit: Callable[[FrameType], object]) -> 
         call()
     finally:
         sys.settrace(before)
+
+
+def interrupt_twice(call: Callable[[], object], at: Bytecode, n_calls: int) -> bool:
+    """Run a call that Ctrl-C interrupts as in :func:`interrupt`, and again where it is left then.
+
+    :param n_calls: calls of the package from the first interrupt to the second one, which is in the last of them
+    :return: whether it ran so many, so that there was a second one
+    """
+    n_left = n_calls
+
+    def interrupt_again(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal n_left
+        is_generator = frame.f_code.co_flags & inspect.CO_GENERATOR  # of which Python ignores what ends it
+        if event in ("call", "c_call") and frame.f_code.co_filename.startswith(PACKAGE) and not is_generator:
+            n_left -= 1
+            if n_left == 0:
+                raise KeyboardInterrupt
+
+    def begin(frame: FrameType) -> None:
+        if (frame.f_code, frame.f_lasti) == at:
+            sys.setprofile(interrupt_again)
+            raise KeyboardInterrupt
+
+    try:
+        _trace(call, begin)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    return n_left <= 0
+
+
+def call_within(call: Callable[[], object], at: Bytecode, other: Callable[[], object]) -> None:
+    """Run a call, and another one within it when it first reaches a bytecode, as the handler of a signal would."""
+    is_pending = True
+
+    def call_there(frame: FrameType) -> None:
+        nonlocal is_pending
+        if is_pending and (frame.f_code, frame.f_lasti) == at:
+            is_pending = False
+            other()
+
+    _trace(call, call_there)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,27 +27,30 @@ __all__ = ["SlotWriter"]
 
 NUMBERS = struct.Struct("<II")
 
+Cache = dict[int | tuple[int, bytes], tuple[int, Slot]]
+
 
 class SlotWriter:
     """Writes slots to a log, and each payload once, however many slots refer to it.
 
-    Payloads and slots that are one object are written once: :meth:`.SlotReader.load` returns shared ones so. Only the
-    latest ones of a segment are cached: a frame that is repeated later is written again, which costs only bytes.
+    Equal payloads are written once, as are slots that are one object: :meth:`.SlotReader.load` returns shared ones so.
+    Only the latest ones of a segment are cached: a frame that is repeated later is written again, which costs only
+    bytes.
 
     :param log: the log to write to
     :param reader: reads from it
     """
 
-    #: Rows of which slots and payloads are cached: a stack refers to frames that are at most as old as it is long.
-    CACHED_ROWS = 24
+    #: Rows of which slots and payloads are cached, at least; more for longer stacks, which refer to older frames.
+    CACHED_ROWS = 12
 
     def __init__(self, log: SlotLog, reader: SlotReader) -> None:
         self._log, self._reader = log, reader
         self._segment, self._segment_id = -1, np.uint64(0)
-        # By the id of a slot, or the inverted id of a payload: its offset, that of the codec that wrote it, and the
-        # object itself, so that no other one gets the id.
-        self._recent: dict[int, tuple[int, int, Any]] = {}
-        self._older: dict[int, tuple[int, int, Any]] = {}
+        # What was appended to the segment: the offset of a payload, by the offset of its codec and its bytes, and that
+        # of a slot by its id, with the slot itself, so that no other one gets the id.
+        self._recent: Cache = {}
+        self._older: Cache = {}
         #: By the id of a codec, its offset in the segment, and the codec.
         self._codecs: dict[int, tuple[int, Codec]] = {}
 
@@ -60,11 +62,7 @@ class SlotWriter:
         segment, *_ = self._log.reserve()
         if segment.number != self._segment:
             self._begin(segment)
-        try:
-            return np.array(self._written(slots, segment), dtype=REFERENCE)
-        except BaseException:
-            self.clear_cache()  # what may not be written
-            raise
+        return np.array(self._written(slots, segment), dtype=REFERENCE)
 
     def address_of_codec(self, codec: Codec) -> int:
         """Return the address of a codec in the last segment, after writing it there if necessary."""
@@ -114,34 +112,30 @@ class SlotWriter:
         if previous is None:
             previous = NO_ADDRESSES
         references = np.empty(n_new.shape, REFERENCE)
-        try:
-            nbytes = 0
-            while True:
-                segment, room, at = log.reserve(nbytes)
-                if segment.number != self._segment:
-                    self._begin(segment)
-                codec = 0
-                if encoder.is_trainable:
-                    cached = self._codecs.get(id(encoder.codec))
-                    codec = cached[0] if cached else self._offset_of(encoder.codec)
-                nbytes = kernels.append_rows(
-                    previous, n_new, places, codec, n_frames, encoder.newest_first, log.checksum_nbytes, segment.bytes,
-                    segment.number, self._segment_id, segment.next_offset, segment.n_slots, room, at, references,
-                )  # fmt: skip
-                if 0 <= nbytes <= room.size - at:
-                    break
-                if nbytes == ELSEWHERE:  # a slot refers to its own segment only
-                    continued = n_new[0] < n_frames  # of others, none is copied
-                    slots = [*self._reader.load(np.where(continued, previous, 0))]
-                    others = {slot_n_frames(slots[env]) for env in np.flatnonzero(continued)} - {n_frames}
-                    if others:
-                        raise StorageError(f"items of {n_frames} frames cannot continue items of {others}")
-                    previous = np.array(self._written(slots, segment, is_copy=True), REFERENCE)
-                    nbytes = 0
-            log.append_reserved(nbytes)
-        except BaseException:
-            self.clear_cache()
-            raise
+        nbytes = 0
+        while True:
+            segment, room, at = log.reserve(nbytes)
+            if segment.number != self._segment:
+                self._begin(segment)
+            codec = 0
+            if encoder.is_trainable:
+                cached = self._codecs.get(id(encoder.codec))
+                codec = cached[0] if cached else self._offset_of(encoder.codec)
+            nbytes = kernels.append_rows(
+                previous, n_new, places, codec, n_frames, encoder.newest_first, log.checksum_nbytes, segment.bytes,
+                segment.number, self._segment_id, segment.next_offset, segment.n_slots, room, at, references,
+            )  # fmt: skip
+            if 0 <= nbytes <= room.size - at:
+                break
+            if nbytes == ELSEWHERE:  # a slot refers to its own segment only
+                continued = n_new[0] < n_frames  # of others, none is copied
+                slots = [*self._reader.load(np.where(continued, previous, 0))]
+                others = {slot_n_frames(slots[env]) for env in np.flatnonzero(continued)} - {n_frames}
+                if others:
+                    raise StorageError(f"items of {n_frames} frames cannot continue items of {others}")
+                previous = np.array(self._written(slots, segment, is_copy=True), REFERENCE)
+                nbytes = 0
+        log.append_reserved(nbytes)
         return references
 
     def _written(self, slots: Sequence[Slot], segment: SlotSegment, *, is_copy: bool = False) -> list[int]:
@@ -149,7 +143,9 @@ class SlotWriter:
 
         :param is_copy: whether another segment has them, too
         """
-        if len(self._recent) > self.CACHED_ROWS * len(slots):
+        n_frames = max((len(slot) for slot in slots if type(slot) is tuple), default=1)
+        # Of both generations together, the last rows at least: a row has as many slots as new payloads.
+        if len(self._recent) > 2 * max(self.CACHED_ROWS, n_frames) * len(slots):
             self._older, self._recent = self._recent, {}
         recent, older, codecs, base = self._recent, self._older, self._codecs, segment.number << 32
         for slot in slots:  # first, since a codec may be a record of its own in the log
@@ -164,11 +160,12 @@ class SlotWriter:
         pieces: list[bytes] = []
         parts: list[tuple[int, int]] = []
         addresses: list[int] = []
+        new: Cache = {}
         for slot in slots:
             if slot is None:
                 addresses.append(0)
                 continue
-            cached = recent.get(id(slot)) or older.get(id(slot))
+            cached = new.get(id(slot)) or recent.get(id(slot)) or older.get(id(slot))
             if cached:
                 addresses.append(base | cached[0])
                 continue
@@ -178,18 +175,17 @@ class SlotWriter:
                 if type(part) is not bytes:
                     codec = codecs[id(part)][0]
                     continue
-                key = ~id(part)  # not that of a slot, which the payload may be as well
-                cached = recent.get(key) or older.get(key)
-                # Python may use one object for equal payloads of two codecs, as for all payloads of one byte.
-                if cached and cached[1] == codec:
+                key = codec, part
+                cached = new.get(key) or recent.get(key) or older.get(key)
+                if cached:
                     places.append(cached[0])
                     continue
                 places.append(at)
-                recent[key] = (at, codec, part)
+                new[key] = at, None
                 parts.append((at, 0))
                 pieces += (checksum, NUMBERS.pack(len(part), codec), part)
                 at += skip + PAYLOAD_HEADER + len(part)
-            recent[id(slot)] = (at, 0, slot)
+            new[id(slot)] = at, slot
             addresses.append(base | at)
             parts.append((at, SLOT_SEED))
             record = _number_list(len(places))
@@ -206,6 +202,7 @@ class SlotWriter:
             room[first : first + data.size] = data
             segment.n_slots[0] += sum(seed > 0 for _, seed in parts)
             self._log.append_reserved(data.size, is_copy=is_copy)
+            recent.update(new)  # only now: whatever interrupts this, nothing else is in the log
         return addresses
 
 
