@@ -124,7 +124,9 @@ class BatchPool:
         if nbytes < self.MIN_NBYTES or not REFERENCES_ARE_COUNTED:
             return checked_empty(shape, dtype)
         for key in reversed(list(self._blocks)):  # the last used first, so that unneeded ones are freed
-            entry = self._blocks.pop(key)
+            entry = self._blocks.pop(key, None)
+            if entry is None:  # a handler of a signal, which interrupted this call, has it
+                continue
             if nbytes <= entry[1].nbytes - ALIGNMENT <= 2 * nbytes and is_unshared(entry):
                 block = entry[1]
                 break

@@ -214,8 +214,14 @@ class CompressedArray(ArrayLike):
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         :raises MemoryError: if there is not enough memory
         """
-        references, slot_of = self._references_at(indices, other, other_indices)
-        return self._store.read(references, self._encoder, self.dtype, slot_of, empty, self.num_threads)
+        while True:
+            references, slot_of = self._references_at(indices, other, other_indices)
+            try:
+                return self._store.read(references, self._encoder, self.dtype, slot_of, empty, self.num_threads)
+            except CorruptPayload:
+                # A handler of a signal, which interrupts this call, may overwrite these rows, as in SB3.
+                if np.array_equal(references, self._references_at(indices, other, other_indices)[0]):
+                    raise
 
     def read_slots(self, references: NDArray[Any], slot_of: SlotOf, *, empty: Empty) -> Any:
         """Decode the items of slots as :meth:`read` does.

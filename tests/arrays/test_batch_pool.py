@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from interrupts import bytecodes, call_within
 from numpy.typing import NDArray
 from programs import environment_with, run, run_python
 
@@ -181,6 +182,33 @@ def test_kept_memory_is_bounded() -> None:
     place = memory.empty(SHAPE, BYTE).ctypes.data
     assert memory.nbytes == before, "kept memory is still reused"
     assert memory.empty(SHAPE, BYTE).ctypes.data == place
+
+
+@needs_counts
+@pytest.mark.parametrize("name", ["empty", "begin_batch"])
+def test_a_call_may_interrupt_another_one(name: str) -> None:
+    """As in the handler of a signal, which samples, too."""
+
+    def with_blocks() -> BatchPool:
+        memory = BatchPool()
+        kept = [memory.empty(SHAPE, BYTE) for _ in range(3)]
+        del kept
+        memory.begin_batch()
+        return memory
+
+    memory, arrays = with_blocks(), [np.empty(0)]
+
+    def allocate() -> None:
+        memory.begin_batch()
+        arrays.append(memory.empty(SHAPE, BYTE))
+
+    for at in [each for each in bytecodes(allocate) if each[0].co_name == name]:
+        arrays.clear()
+        memory = with_blocks()
+        call_within(allocate, at, allocate)
+        assert len({array.ctypes.data for array in arrays}) == len(arrays) == 2
+        allocate()
+        assert len({array.ctypes.data for array in arrays}) == 3
 
 
 @pytest.mark.slow
