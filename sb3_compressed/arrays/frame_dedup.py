@@ -112,7 +112,8 @@ class FrameDeduplicator:
         :raises Exception: what the codec's training raised, once
         """
         n_steps, width, *item_shape = steps.shape
-        before = self._last, self._last_writer, self._previous, self.encoder.layout
+        layout = self.encoder.layout
+        before = {name: vars(self)[name] for name in ("_last", "_last_writer", "_previous")}
         self.forget_last_row()
         if previous is not None and store.gather(previous, self.encoder.n_frames).is_uniform:
             self._set_last(store, previous)
@@ -125,9 +126,8 @@ class FrameDeduplicator:
             if n_steps % 2:
                 references[-1:] = self.encode_rows(store, steps[-1])
         finally:
-            last, writer, last_row, layout = before
             if layout is self.encoder.layout:
-                self._last, self._last_writer, self._previous = last, writer, last_row
+                vars(self).update(before)  # in one call, whatever interrupts this
             else:  # they are those of whole items
                 self.forget_last_row()
         return references

@@ -13,6 +13,7 @@ from drawn_examples import examples
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from interrupts import bytecodes, interrupt
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray, CompressedReplayBuffer, buffer_statistics
@@ -205,3 +206,26 @@ def test_any_sequence_of_writes_has_the_result_of_numpy(writes: list[tuple[int, 
         content[index] = values
     for array, content in zip(arrays, plain, strict=True):
         assert np.array_equal(array, content)
+
+
+def test_an_interrupted_assignment_does_not_mix_the_rows_that_follow() -> None:
+    frames = np.random.default_rng(0).integers(0, 4, (60, 84, 84), np.uint8)
+    rows = [np.stack([frames[step : step + 4], frames[step + 30 : step + 34]]) for step in range(22)]
+
+    def assign(array: CompressedArray) -> None:
+        array[5:6] = rows[20][np.newaxis]
+
+    def filled() -> CompressedArray:
+        array = CompressedArray((12, 2, 4, 84, 84), codec="zstd3", frame_stack=4)
+        for step in range(10):
+            array[step] = rows[step]
+        return array
+
+    array = filled()
+    found = bytecodes(lambda: assign(array))
+    for at in [each for each in found if each[0].co_name in {"encode_assigned_steps", "forget_last_row", "_set_last"}]:
+        array = filled()
+        interrupt(lambda: assign(array), at)  # noqa: B023  # it is called at once
+        array[10] = rows[21]  # which would continue the assigned row
+        np.testing.assert_array_equal(array[10], rows[21])
+        np.testing.assert_array_equal(array[9], rows[9])
