@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +17,7 @@ from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError, CorruptPayload, LevelOutOfRange
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Self
 
 __all__ = ["UINT8", "BytesCodec", "Codec", "Levels", "TrainableCodec"]
 
@@ -286,6 +286,12 @@ def decompress_bounded(decompressor: Any, payload: bytes, nbytes: int) -> bytes:
     return raw
 
 
+def raise_if_out_of_memory(error: Exception) -> None:
+    """Raise ``MemoryError`` if this error of a compression library means that it got no memory."""
+    if "allocation" in str(error).lower():
+        raise MemoryError(str(error)) from error
+
+
 class BytesCodec(Codec):
     """A codec that compresses the bytes of each frame with a compression library.
 
@@ -307,8 +313,6 @@ class BytesCodec(Codec):
         # Methods for batches are for another format where the method for a frame is that of a subclass or mixin.
         if depth("decompress_frame") < depth("decode_rows"):
             cls.decode_rows = BytesCodec.decode_rows  # type: ignore[method-assign]
-        if depth("compress_frame") < depth("compress_frames"):
-            cls.compress_frames = BytesCodec.compress_frames  # type: ignore[method-assign]
         if depth("encode") < depth("encode_batch"):
             cls.encode_batch = Codec.encode_batch  # type: ignore[method-assign]
 
@@ -331,16 +335,11 @@ class BytesCodec(Codec):
         rows = frame_bytes(frames)
         if rows.shape[1] == 0:
             return [b""] * len(rows)
-        return [bytes(memoryview(payload)) for payload in self.compress_frames(rows)]  # exact-size copies; see Codec
-
-    def compress_frames(self, rows: NDArray[np.uint8]) -> Iterable[Buffer]:
-        """Compress C-contiguous frames ``(n, frame_nbytes)``.
-
-        Override it if a library can compress all of them in one call: a thread that returns to Python after each frame
-        requests the GIL each time, and other threads wait for that. A subclass that overrides only
-        :meth:`compress_frame` does not inherit this method from its parent.
-        """
-        return map(self.compress_frame, rows)
+        try:
+            return [bytes(memoryview(self.compress_frame(row))) for row in rows]  # exact-size copies; see Codec
+        except self.library_errors as error:
+            raise_if_out_of_memory(error)
+            raise
 
     def decode_into(self, payloads: Sequence[bytes], out: NDArray[Any]) -> None:
         """Decompress a batch; see :meth:`Codec.decode_into`."""
@@ -372,6 +371,7 @@ class BytesCodec(Codec):
             except CorruptPayload as error:
                 raise CorruptPayload(error.reason, index) from None
             except cls.library_errors as error:
+                raise_if_out_of_memory(error)
                 raise CorruptPayload(f"{cls.name} cannot decode it ({error})", index) from error
             if len(raw) != size:
                 raise CorruptPayload(f"it decodes to {len(raw)} bytes, but a frame has {size}", index)

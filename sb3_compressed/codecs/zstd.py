@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import zstandard
@@ -14,10 +13,7 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs.codec import BytesCodec, Levels
 from sb3_compressed.errors import CorruptPayload
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-__all__ = ["Zstd", "compressed"]
+__all__ = ["Zstd"]
 
 
 @dataclass(frozen=True)
@@ -40,11 +36,8 @@ class Zstd(BytesCodec):
 
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame; see :class:`BytesCodec`."""
+        # Not all of a batch by multi_compress_to_buffer: it aborts the process when there is not enough memory.
         return self._compressor.compress(frame.data)
-
-    def compress_frames(self, rows: NDArray[np.uint8]) -> Iterable[Buffer]:
-        """Compress frames; see :meth:`BytesCodec.compress_frames`."""
-        return compressed(self._compressor, rows)
 
     @property
     def _compressor(self) -> zstandard.ZstdCompressor:
@@ -66,11 +59,3 @@ class Zstd(BytesCodec):
         except AttributeError:
             decompressor = self._contexts.decompressor = zstandard.ZstdDecompressor()
         return decompressor.decompress(payload, allow_extra_data=False)
-
-
-def compressed(compressor: zstandard.ZstdCompressor, rows: NDArray[np.uint8]) -> Iterable[Buffer]:
-    """Compress frames ``(n, frame_nbytes)``, in one call without the GIL if the library can."""
-    if len(rows) < 2 or "multi_compress_to_buffer" not in zstandard.backend_features:
-        return [compressor.compress(row.data) for row in rows]
-    payloads: Sequence[Buffer] = compressor.multi_compress_to_buffer([row.data for row in rows])  # type: ignore[assignment]
-    return (payloads[index] for index in range(len(payloads)))

@@ -8,7 +8,6 @@ makes them 3 to 10 times smaller than zstd alone, and both directions faster.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -16,8 +15,8 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.codec import BytesCodec, Levels, TrainableCodec, frame_bytes
-from sb3_compressed.codecs.zstd import Zstd, compressed
+from sb3_compressed.codecs.codec import BytesCodec, Levels, TrainableCodec, frame_bytes, raise_if_out_of_memory
+from sb3_compressed.codecs.zstd import Zstd
 from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["ZstdDict"]
@@ -72,7 +71,8 @@ class ZstdDict(BytesCodec, TrainableCodec):
             dictionary = zstandard.train_dictionary(
                 self.DICTIONARY_NBYTES, samples, level=self.compresslevel, d=8, steps=4, f=17
             )
-        except zstandard.ZstdError:  # too few frames, or nothing in common
+        except zstandard.ZstdError as error:  # too few frames, or nothing in common
+            raise_if_out_of_memory(error)
             return self
         return replace(self, dictionary=dictionary.as_bytes())
 
@@ -87,16 +87,11 @@ class ZstdDict(BytesCodec, TrainableCodec):
 
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame; see :class:`BytesCodec`."""
-        return next(ZstdDict.compress_frames(self, frame[np.newaxis]))
-
-    def compress_frames(self, rows: NDArray[np.uint8]) -> Iterator[bytes]:
-        """Compress frames; see :meth:`BytesCodec.compress_frames`."""
         try:
             compressor: zstandard.ZstdCompressor = self._contexts.compressor
         except AttributeError:
-            compressor = self._contexts.compressor = self._new_compressor(rows.shape[1])
-        header = WITH_DICTIONARY if self.dictionary else PLAIN
-        return (b"".join((header, payload)) for payload in compressed(compressor, rows))
+            compressor = self._contexts.compressor = self._new_compressor(frame.size)
+        return b"".join((WITH_DICTIONARY if self.dictionary else PLAIN, compressor.compress(frame.data)))
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload; see :class:`BytesCodec`."""
