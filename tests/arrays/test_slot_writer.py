@@ -79,9 +79,7 @@ def test_a_write_that_is_interrupted_twice_can_be_repeated(new_store: Callable[[
 
 
 @pytest.mark.parametrize("n_frames", [4, 20, 64])
-def test_frames_of_the_stacks_before_are_not_written_again(
-    n_frames: int, new_store: Callable[[], SlotStore]
-) -> None:
+def test_frames_of_the_stacks_before_are_not_written_again(n_frames: int, new_store: Callable[[], SlotStore]) -> None:
     """Whether one object or two has them, as two that were read by different calls have."""
     payloads = CODEC.encode(np.random.default_rng(0).integers(0, 256, (300, 8, 8), np.uint8))
     store = new_store()
