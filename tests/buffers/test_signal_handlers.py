@@ -67,7 +67,7 @@ class Adder:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sample_within_sample(kind: str, film: NDArray[np.uint8], tmp_path: Path) -> None:
-    adder, batches = Adder(kind, film, tmp_path), []
+    adder, batches = Adder(kind, film, tmp_path), list[Any]()
 
     def sample() -> None:
         batches.append(adder.buffer.sample(16))
@@ -84,7 +84,7 @@ def test_sample_within_sample(kind: str, film: NDArray[np.uint8], tmp_path: Path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sample_within_add(kind: str, film: NDArray[np.uint8], tmp_path: Path) -> None:
-    adder, batches = Adder(kind, film, tmp_path), []
+    adder, batches = Adder(kind, film, tmp_path), list[Any]()
     found = bytecodes(lambda: adder.add(1))
     for at in evenly(found, 25 if FACTOR is None else len(found)):
         batches.clear()
@@ -97,7 +97,7 @@ def test_sample_within_add(kind: str, film: NDArray[np.uint8], tmp_path: Path) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_adding_all_rows_within_sample(kind: str, film: NDArray[np.uint8], tmp_path: Path) -> None:
     """What is read was overwritten meanwhile, and the memory of it was freed."""
-    adder, batches = Adder(kind, film, tmp_path), []
+    adder, batches = Adder(kind, film, tmp_path), list[Any]()
 
     def sample() -> None:
         batches.append(adder.buffer.sample(16))
