@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import signal
 import sys
@@ -105,12 +106,14 @@ def interrupt_twice(call: Callable[[], object], at: Bytecode, n_calls: int) -> b
             sys.setprofile(interrupt_again)
             raise KeyboardInterrupt
 
+    gc.disable()  # Python ignores interrupts of what it calls for garbage
     try:
         _trace(call, begin)
     except KeyboardInterrupt:
         pass
     finally:
         sys.setprofile(None)
+        gc.enable()
     return n_left <= 0
 
 

@@ -27,7 +27,7 @@ __all__ = ["SlotWriter"]
 
 NUMBERS = struct.Struct("<II")
 
-Cache = dict[int | tuple[int, bytes], tuple[int, Slot]]
+Cache = dict[int | bytes, tuple[int, int, Slot]]
 
 
 class SlotWriter:
@@ -47,8 +47,8 @@ class SlotWriter:
     def __init__(self, log: SlotLog, reader: SlotReader) -> None:
         self._log, self._reader = log, reader
         self._segment, self._segment_id = -1, np.uint64(0)
-        # What was appended to the segment: the offset of a payload, by the offset of its codec and its bytes, and that
-        # of a slot by its id, with the slot itself, so that no other one gets the id.
+        # What was appended to the segment: by its bytes, the offset of a payload and that of its codec; by its id, the
+        # offset of a slot and the slot itself, so that no other one gets the id.
         self._recent: Cache = {}
         self._older: Cache = {}
         #: By the id of a codec, its offset in the segment, and the codec.
@@ -175,17 +175,16 @@ class SlotWriter:
                 if type(part) is not bytes:
                     codec = codecs[id(part)][0]
                     continue
-                key = codec, part
-                cached = new.get(key) or recent.get(key) or older.get(key)
-                if cached:
+                cached = new.get(part) or recent.get(part) or older.get(part)
+                if cached and cached[1] == codec:  # payloads of two codecs may be equal
                     places.append(cached[0])
                     continue
                 places.append(at)
-                new[key] = at, None
+                new[part] = at, codec, None
                 parts.append((at, 0))
                 pieces += (checksum, NUMBERS.pack(len(part), codec), part)
                 at += skip + PAYLOAD_HEADER + len(part)
-            new[id(slot)] = at, slot
+            new[id(slot)] = at, 0, slot
             addresses.append(base | at)
             parts.append((at, SLOT_SEED))
             record = _number_list(len(places))
