@@ -256,6 +256,7 @@ class CompressedArray(ArrayLike):
                 raise ValueError(f"indices must be vectors, got an array of shape {each.shape}")
         references = self._table.reshape(-1).take(indices)
         if other is not None and other_indices is not None:
+            self.require_same_stream(other)
             references = np.concatenate((references, other._table.reshape(-1).take(other_indices)))
 
         shape, size = self._table.shape, self._table.size  # not the array, which would keep its payloads
@@ -371,6 +372,17 @@ class CompressedArray(ArrayLike):
         if self.shape == other.shape:
             return self._deduplicator is not None and self._deduplicator is other._deduplicator
         return may_flatten and self._encoder is other._encoder
+
+    def require_same_stream(self, other: CompressedArray) -> None:
+        """Raise if another array does not have the codec, the format and the frames of this one.
+
+        :raises ValueError: then
+        """
+        if other._encoder is not self._encoder:
+            raise ValueError(
+                f"observations are {self.dtype} of shape {self.item_shape}, and next observations {other.dtype} of "
+                f"shape {other.item_shape}: assign arrays of equal formats to both"
+            )
 
     def has_same_format_as(self, other: CompressedArray) -> bool:
         """Return whether the slots of this array can be slots of another one, whose layout may not be known yet."""

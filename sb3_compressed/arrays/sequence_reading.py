@@ -54,6 +54,7 @@ def read_sequences(
     next_index = (last_rows + 1) % len(array) if next_array is None else last_rows, steps.envs
     shape = (*rows.shape, *array.shape[2:])
     if isinstance(array, CompressedArray):
+        array.require_same_stream(following)
         references = array.slots[rows, envs]
         if with_next:
             references[ahead] = following.slots[next_index]

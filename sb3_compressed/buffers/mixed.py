@@ -22,6 +22,7 @@ from sb3_compressed.buffers.mixed_checkpoint import new_checkpoint, part_folder,
 from sb3_compressed.buffers.mixed_source import MixedSource
 from sb3_compressed.buffers.n_step import CompressedNStepReplayBuffer
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplay, CompressedReplayBuffer
+from sb3_compressed.buffers.tensors import torch_device
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
@@ -197,9 +198,9 @@ class MixedReplayBuffer(ReplayBuffer):
         return self.online.device
 
     @device.setter
-    def device(self, device: th.device | str) -> None:
+    def device(self, device: th.device | str | None) -> None:
         for buffer in self.buffers:
-            buffer.device = get_device(device)
+            buffer.device = get_device(device) if device is not None else None  # type: ignore[assignment]
 
     if TYPE_CHECKING:  # all names in OF_ONLINE
 
@@ -264,7 +265,8 @@ class MixedReplayBuffer(ReplayBuffer):
             return parts[0]
         if isinstance(parts[0], np.ndarray):
             return np.concatenate(parts)
-        return tree_map(lambda *tensors: th.cat([tensor.to(self.device) for tensor in tensors]), *parts)
+        device = torch_device(self.device)
+        return tree_map(lambda *tensors: th.cat([tensor.to(device) for tensor in tensors]), *parts)
 
     def update_priorities(self, indices: ArrayLike, td_errors: ArrayLike | th.Tensor) -> int:
         """Update the priorities of transitions in the buffers that they were sampled from.

@@ -21,6 +21,7 @@ from sb3_compressed.buffers.tensors import (
     as_array,
     output_tensors,
     tensor_converter,
+    torch_device,
 )
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.warning import warn_user
@@ -86,7 +87,7 @@ def sample_sequences(
     _validate(buffer, batch_size, shape)
     if as_views:
         warn_user("as_views=True has no effect any more, leave it out", DeprecationWarning)
-    empty = buffer._batch_pool.begin_batch(buffer.device.type)
+    empty = buffer._batch_pool.begin_batch(torch_device(buffer.device).type)
     drawn = _draw(buffer, shape, batch_size)
     steps = drawn.steps
     positions = np.arange(shape.n_steps)

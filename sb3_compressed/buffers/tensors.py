@@ -25,6 +25,7 @@ __all__ = [
     "output_tensors",
     "tensor_converter",
     "to_tensor",
+    "torch_device",
 ]
 
 OutputDtype = Literal["raw", "float"]
@@ -40,7 +41,7 @@ TO_TORCH = BaseBuffer.to_torch
 class ConvertingBuffer(Protocol):
     """What :func:`tensor_converter` uses of a buffer: SB3's methods, or those of a user's class."""
 
-    device: th.device
+    device: Any
 
     def to_torch(self, array: NDArray[Any], copy: bool = True) -> th.Tensor:
         """Return an array as a tensor on the device."""
@@ -48,6 +49,13 @@ class ConvertingBuffer(Protocol):
     def _normalize_obs(self, obs: Any, env: VecNormalize | None = None) -> Any: ...
 
     def _normalize_reward(self, reward: Any, env: VecNormalize | None = None) -> Any: ...
+
+
+def torch_device(device: Any) -> th.device:
+    """Return what a buffer's ``device`` is for PyTorch: a user may assign a string, an integer, or ``None``."""
+    if type(device) is th.device:
+        return device
+    return th.get_default_device() if device is None else th.device(device)
 
 
 def as_array(values: Any) -> Any:
@@ -76,7 +84,7 @@ def tensor_converter(
         return None
     if copy:
         return lambda values: values if isinstance(values, th.Tensor) else buffer.to_torch(values)
-    return partial(to_tensor, device=buffer.device)
+    return partial(to_tensor, device=torch_device(buffer.device))
 
 
 def to_tensor(values: Any, device: th.device) -> th.Tensor:
@@ -85,7 +93,7 @@ def to_tensor(values: Any, device: th.device) -> th.Tensor:
     A copy from pinned memory is asynchronous.
     """
     if isinstance(values, th.Tensor):
-        tensor = values
+        tensor = values.to(device)  # the same one, unless a user has assigned another device to the buffer
     elif device.type == "cpu":
         tensor = th.from_numpy(values)
     else:

@@ -20,7 +20,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 
 from sb3_compressed.buffers.arguments import storage_mode_of, warn_of_time_limits
 from sb3_compressed.buffers.extend import Steps, infos_of, steps_of
-from sb3_compressed.buffers.tensors import OutputDtype, output_tensors, to_tensor
+from sb3_compressed.buffers.tensors import OutputDtype, output_tensors, to_tensor, torch_device
 from sb3_compressed.buffers.validation import validate_infos, validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
 from sb3_compressed.common.paths import user_path
@@ -454,7 +454,8 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     def _tensor(self, array: NDArray[Any]) -> th.Tensor:
         """Return a tensor of an array of this batch, without a copy where that is possible."""
-        return to_tensor(array if array.flags.writeable else array.copy(), self.device)  # Ray's memory is read-only
+        own = array if array.flags.writeable else array.copy()  # Ray's memory is read-only
+        return to_tensor(own, torch_device(self.device))
 
     # -- priorities ------------------------------------------------------------------------------------------
 
