@@ -29,21 +29,34 @@ def assigned_arrays(
     :param current: the arrays by their names, which messages contain
     :param values: what is assigned to each
     :param unwritten: for each name of a compressed array an unwritten one, for the case that the current one was
-        released or has another shape
+        released or has another format
     :param may_flatten: whether a view of another shape may replace an array, as in ``get`` of SB3's rollout buffers
     :raises ValueError: if a shape or a value does not fit; all arrays are then as they were
     :raises TypeError: if values are not numeric; likewise
     """
-    arrays = dict(values)
+    arrays, zeros = dict(values), set[str]()
     for name, array in unwritten.items():
         own, value = current.get(name), values[name]
         if isinstance(value, CompressedArray) and value.shares_stream_with(array, may_flatten=may_flatten):
             continue
-        has_shape = isinstance(own, CompressedArray) and own.shape == tuple(getattr(value, "shape", array.shape))
-        arrays[name] = own if has_shape else array.new_sharing_frames()
-    copied = {name: array for name, array in arrays.items() if array is not values[name]}
+        if not (isinstance(own, CompressedArray) and own.shares_stream_with(array, may_flatten=False)):
+            own = None
+        if _are_zeros(value, array) and (own is None or own.store.is_in_memory):
+            zeros.add(name)  # which takes no memory, and no time to encode
+            own = None
+        arrays[name] = array.new_sharing_frames() if own is None else own
+    copied = {name: array for name, array in arrays.items() if array is not values[name] and name not in zeros}
     assign_values(copied, values)
     return arrays
+
+
+def _are_zeros(values: Any, array: CompressedArray) -> bool:
+    """Return whether values for an array are an ndarray of zeros, such as SB3 allocates."""
+    if type(values) is not np.ndarray or not values.flags.c_contiguous:
+        return False
+    if (values.shape, values.dtype) != (array.shape, array.dtype):
+        return False
+    return not any(row.reshape(-1).view(np.uint8).any() for row in values)
 
 
 def assign_values(arrays: Mapping[str, CompressedArray | NDArray[Any]], values: Mapping[str, Any]) -> None:

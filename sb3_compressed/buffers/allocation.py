@@ -1,15 +1,19 @@
-"""``ObservationShape`` and ``ActionArray``: SB3's buffers are constructed and reset without its arrays of observations.
+"""``BaseConstructor``: SB3's constructors allocate no arrays of compressed observations.
 
-SB3 allocates these arrays itself, of a terabyte perhaps. While it does, the parts of ``obs_shape`` that are compressed
-have no elements. Code of users always finds the real shape: between the two assignments that these attributes notice,
-only SB3's own code runs.
+SB3's replay buffers allocate these arrays themselves, of a terabyte perhaps. Their constructors first call that of
+``BaseBuffer``, before which the classes here have ``BaseConstructor``. From there on, the parts of ``obs_shape`` that
+are compressed have no elements, until the last array of observations is assigned. In between, only SB3's own code runs,
+so that code of users always finds the real shape.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
-__all__ = ["ActionArray", "ObservationShape", "begin_allocation", "end_allocation"]
+from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
+
+__all__ = ["BaseConstructor", "end_allocation", "is_allocating", "real_obs_shape"]
 
 #: The attribute with the real shape, which exists while SB3 allocates.
 REAL_SHAPE = "_real_obs_shape"
@@ -17,17 +21,25 @@ REAL_SHAPE = "_real_obs_shape"
 NOTHING = (0,)
 
 
-def begin_allocation(buffer: Any) -> None:
-    """Let SB3's next arrays of compressed observations have no elements."""
-    vars(buffer)[REAL_SHAPE] = None
-    if "obs_shape" in vars(buffer):
-        buffer.obs_shape = buffer.obs_shape
+class BaseConstructor(BaseBuffer):
+    """The constructor that those of SB3 call before they allocate; the last one in the bases of compressed buffers."""
 
-
-def end_allocation(buffer: Any) -> None:
-    """Restore the real shape, unless that was done."""
-    if (shape := vars(buffer).pop(REAL_SHAPE, None)) is not None:
-        vars(buffer)["obs_shape"] = shape
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        buffer: Any = self
+        if "_array_factory" not in vars(self):
+            # super(ReplayBuffer, self).__init__ of a user's class skips the constructors of SB3's class and of ours.
+            given = inspect.signature(BaseBuffer.__init__).bind(self, *args, **kwargs).arguments
+            buffer._set_options({name: value for name, value in given.items() if name != "self"})
+        elif isinstance(self, ReplayBuffer):  # rollout buffers allocate in reset()
+            vars(self)[REAL_SHAPE] = shape = buffer.obs_shape
+            compressed = buffer._array_factory.plans
+            if isinstance(shape, dict):
+                buffer.obs_shape = {key: NOTHING if key in compressed else part for key, part in shape.items()}
+            elif None in compressed:
+                buffer.obs_shape = NOTHING
+        if buffer._is_on_device:
+            buffer._array_factory.device = buffer.device
 
 
 def is_allocating(buffer: Any) -> bool:
@@ -35,25 +47,11 @@ def is_allocating(buffer: Any) -> bool:
     return REAL_SHAPE in vars(buffer)
 
 
-class ObservationShape:
-    """``obs_shape``; without ``__get__``, since Python finds the value in the buffer itself, which takes no time."""
-
-    def __set__(self, buffer: Any, shape: Any) -> None:
-        if is_allocating(buffer):
-            vars(buffer)[REAL_SHAPE] = shape
-            compressed = buffer._plans
-            if isinstance(shape, dict):
-                shape = {key: NOTHING if key in compressed else part for key, part in shape.items()}
-            elif None in compressed:
-                shape = NOTHING
-        vars(buffer)["obs_shape"] = shape
+def real_obs_shape(buffer: Any) -> Any:
+    """Return ``obs_shape``, also while SB3 allocates."""
+    return vars(buffer).get(REAL_SHAPE, buffer.obs_shape)
 
 
-class ActionArray:
-    """``actions``, which SB3 assigns as soon as it has allocated the observations; without ``__get__``, likewise."""
-
-    def __set__(self, buffer: Any, array: Any) -> None:
-        vars(buffer)["actions"] = array
-        if is_allocating(buffer):
-            end_allocation(buffer)
-            buffer._install_arrays()
+def end_allocation(buffer: Any) -> None:
+    """Restore ``obs_shape``, after the last array of observations was assigned."""
+    buffer.obs_shape = vars(buffer).pop(REAL_SHAPE)

@@ -1,4 +1,4 @@
-"""``ArrayAttribute`` and ``ArrayDict``: assigning observations to a buffer copies their values to compressed arrays.
+"""``ArrayAttribute`` and ``ArrayDict``: observations that are assigned to a buffer become compressed arrays.
 
 SB3's buffers have plain arrays, so ``buffer.observations = array`` replaces them there. Here, an array that replaced a
 compressed one would take all the memory that the buffer saves, or would be missing from its folder.
@@ -7,12 +7,12 @@ compressed one would take all the memory that the buffer saves, or would be miss
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.assignment import assigned_arrays
-from sb3_compressed.buffers.allocation import is_allocating
+from torch.utils import _pytree
+
+from sb3_compressed.buffers.allocation import end_allocation, is_allocating
+from sb3_compressed.buffers.array_factory import ArrayFactory
 
 __all__ = ["ArrayAttribute", "ArrayDict"]
 
@@ -32,32 +32,34 @@ class ArrayAttribute:
             raise AttributeError(f"{type(buffer).__name__!r} object has no attribute {self.name!r}") from None
 
     def __set__(self, buffer: Any, value: Any) -> None:
-        unwritten: dict[Any, CompressedArray] = buffer._new_arrays
-        current = buffer.__dict__.get(self.name)
-        if value is current or value is None or is_allocating(buffer) or not unwritten:  # users release memory by None
-            pass
-        elif None in unwritten:
-            [value] = assigned_arrays(
-                {self.name: current}, {self.name: value}, {self.name: unwritten[None]}, may_flatten=buffer._may_flatten
-            ).values()
-        else:
-            before = current if isinstance(current, dict) else {}
-            value = self._assigned_dict(ArrayDict(before, unwritten, may_flatten=buffer._may_flatten), value)
-        buffer.__dict__[self.name] = value
+        attributes = vars(buffer)
+        factory: ArrayFactory | None = attributes.get("_array_factory")
+        current = attributes.get(self.name)
+        # Before SB3's constructor, there is no factory. Users release memory by None.
+        if factory is not None and value is not current and value is not None:
+            factory.rows = buffer.buffer_size, buffer.n_envs
+            if is_allocating(buffer):
+                value = buffer._new_observations()
+                if self.name == buffer.observation_attributes[-1] or buffer.optimize_memory_usage:
+                    end_allocation(buffer)
+            elif None in factory.plans:
+                value = factory.assigned(self.name, {None: current}, {None: value})[None]
+            elif factory.plans:
+                value = self._assigned_dict(current if isinstance(current, dict) else {}, value, factory)
+        attributes[self.name] = value
 
-    def _assigned_dict(self, arrays: ArrayDict, values: Any) -> ArrayDict:
+    def _assigned_dict(self, current: dict[str, Any], values: Any, factory: ArrayFactory) -> ArrayDict:
         """Assign values to the arrays of all keys, and return them.
 
         :raises ValueError: if there are other keys, or a shape or a value does not fit
         """
-        keys = arrays.keys() or arrays.unwritten.keys()
+        keys = current.keys() or factory.plans.keys()
         if not isinstance(values, Mapping) or (values and not values.keys() >= keys):
             given = f"the keys {[*values]}" if isinstance(values, Mapping) else f"a {type(values).__name__}"
             raise ValueError(f"{self.name} must be a dict with the keys {[*keys]}, got {given}")
+        arrays = ArrayDict({}, factory)  # an empty one is filled key by key
         if values:
-            arrays.update(values)
-        else:  # it is filled key by key
-            arrays.clear()
+            arrays.replace(self.name, current, values)
         return arrays
 
     def __delete__(self, buffer: Any) -> None:
@@ -68,19 +70,14 @@ class ArrayDict(dict[str, Any]):
     """The observations of a buffer with a Dict space; without compressed ones, a plain dict.
 
     :param arrays: the arrays
-    :param unwritten: an unwritten array for each key of compressed observations
-    :param may_flatten: as for :func:`.assigned_arrays`
+    :param factory: creates those of compressed observations
     """
 
-    # Pickles restore items before attributes, and those of version 0.3 have none.
-    unwritten: Mapping[Any, CompressedArray] = MappingProxyType({})
-    may_flatten = False
+    factory: ArrayFactory | None = None  # pickles restore items before attributes, and those of version 0.3 have none
 
-    def __init__(
-        self, arrays: Mapping[str, Any], unwritten: Mapping[Any, CompressedArray], *, may_flatten: bool = False
-    ) -> None:
+    def __init__(self, arrays: Mapping[str, Any], factory: ArrayFactory) -> None:
         super().__init__(arrays)
-        self.unwritten, self.may_flatten = unwritten, may_flatten
+        self.factory = factory
 
     def __setitem__(self, key: str, value: Any) -> None:
         self.update({key: value})
@@ -91,16 +88,24 @@ class ArrayDict(dict[str, Any]):
         :raises ValueError: if a shape or a value does not fit
         :raises TypeError: if values are not numeric
         """
-        values = dict(*args, **kwargs)
-        names = {key: f"observations[{key!r}]" for key in values}
-        arrays = assigned_arrays(
-            {names[key]: self.get(key) for key in values},
-            {names[key]: value for key, value in values.items()},
-            {names[key]: self.unwritten[key] for key in values if key in self.unwritten},
-            may_flatten=self.may_flatten,
-        )
-        super().update({key: arrays[name] for key, name in names.items()})
+        self.replace("observations", self, dict(*args, **kwargs))
+
+    def replace(self, name: str, current: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """Assign values to some keys.
+
+        :param name: name of the attribute, for errors
+        :param current: the arrays that they replace
+        """
+        super().update(values if self.factory is None else self.factory.assigned(name, current, values))
 
     def __ior__(self, values: Any) -> ArrayDict:  # type: ignore[override, misc]
         self.update(values)
         return self
+
+
+# torch.utils._pytree regards subclasses of dict as leaves.
+_pytree.register_pytree_node(
+    ArrayDict,
+    lambda arrays: ([*arrays.values()], [*arrays]),
+    lambda values, keys: dict(zip(keys, values, strict=True)),
+)

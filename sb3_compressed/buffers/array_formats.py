@@ -14,20 +14,20 @@ from stable_baselines3.common.buffers import BaseBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.assignment import assign_values
-from sb3_compressed.common.spaces import Key, space_dtype, space_parts, space_shape
+from sb3_compressed.common.spaces import Formats, Key, space_formats
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_state import get_array, named_arrays, put_array
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 
-__all__ = ["Formats", "formats_of", "restore_formats"]
+__all__ = ["ArrayFormats", "formats_of", "restore_formats"]
 
-Formats = dict[str, tuple[tuple[int, ...], np.dtype[Any] | None]]
+ArrayFormats = dict[str, tuple[tuple[int, ...], np.dtype[Any] | None]]
 """The shape and the dtype of each array of a buffer by its name; without a dtype for compressed ones."""
 
 NOT_SAVED = "nothing was saved, since it could not be loaded"
 
 
-def formats_of(buffer: BaseBuffer | ReplayBufferLike) -> Formats:
+def formats_of(buffer: BaseBuffer | ReplayBufferLike) -> ArrayFormats:
     """Return the formats of the arrays that a buffer has now."""
     return {
         name: (tuple(array.shape), array.dtype if isinstance(array, np.ndarray) else None)
@@ -35,7 +35,9 @@ def formats_of(buffer: BaseBuffer | ReplayBufferLike) -> Formats:
     }
 
 
-def restore_formats(buffer: ReplayBufferLike, formats: Formats, new_arrays: Mapping[Key, CompressedArray]) -> None:
+def restore_formats(
+    buffer: ReplayBufferLike, formats: ArrayFormats, new_arrays: Mapping[Key, CompressedArray], of_space: Formats
+) -> None:
     """Replace arrays that a load would not accept by those that the constructor creates, with the same values.
 
     Values are cast as SB3 does when a transition is added: rewards to float32, for example. Numbers in other forms
@@ -43,17 +45,17 @@ def restore_formats(buffer: ReplayBufferLike, formats: Formats, new_arrays: Mapp
 
     :param formats: those that a load accepts
     :param new_arrays: an unwritten array for each key of compressed observations
-    :raises StorageError: if an array has another shape, or values that its dtype does not contain, or is missing
+    :param of_space: the formats of observations of the space that the buffer was constructed for
+    :raises StorageError: if an array has another shape, or values that its dtype does not contain, or is missing, or if
+        compressed observations have another dtype
     """
     buffer.pos, buffer.full = buffer.pos, buffer.full  # from a __dict__ that was updated
     if buffer.pos == buffer.buffer_size:  # a data set that fills the buffer
         buffer.pos, buffer.full = 0, True
     if unknown := named_arrays(buffer).keys() - formats.keys():
         raise StorageError(f"{NOT_SAVED}: the buffer was constructed without {', '.join(sorted(unknown))}")
-    for key, array in new_arrays.items():
-        part = space_parts(buffer.observation_space).get(key)
-        if part is None or (array.item_shape, array.dtype) != (space_shape(part), space_dtype(part)):
-            raise StorageError(f"{NOT_SAVED}: observation_space was replaced by one of other observations")
+    if space_formats(buffer.observation_space) != of_space:
+        raise StorageError(f"{NOT_SAVED}: observation_space was replaced by one of other observations")
     for name, (shape, dtype) in formats.items():
         given = get_array(buffer, name)
         own: Any
@@ -64,6 +66,11 @@ def restore_formats(buffer: ReplayBufferLike, formats: Formats, new_arrays: Mapp
             unwritten = new_arrays[name.partition("/")[2] or None]
             is_own = isinstance(given, CompressedArray) and given.shape == shape and given.has_same_format_as(unwritten)
             own = None if is_own else unwritten.new_sharing_frames()
+            if isinstance(given, CompressedArray) and given.dtype != unwritten.dtype:  # batches must keep their dtype
+                raise StorageError(
+                    f"{NOT_SAVED}: {name} was replaced by an array of dtype {given.dtype}; assign it in the "
+                    f"constructor of a class of your own, or assign {name}.astype({unwritten.dtype})"
+                )
         if own is None:
             continue
         if given is None:

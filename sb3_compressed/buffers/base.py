@@ -28,11 +28,9 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.arrays.device_slot_store import device_store, require_decodable
+from sb3_compressed.arrays.device_slot_store import require_decodable
 from sb3_compressed.arrays.frame_layout import FrameStack
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.arrays.slot_store import SlotStore
-from sb3_compressed.buffers.allocation import ActionArray, ObservationShape
+from sb3_compressed.buffers.allocation import real_obs_shape
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
     merge_codec_kwargs,
@@ -43,8 +41,9 @@ from sb3_compressed.buffers.arguments import (
     warn_of_prefetch,
 )
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
-from sb3_compressed.buffers.array_formats import Formats, formats_of
-from sb3_compressed.buffers.compression_plan import plan_arrays
+from sb3_compressed.buffers.array_factory import ArrayFactory
+from sb3_compressed.buffers.array_formats import ArrayFormats, formats_of
+from sb3_compressed.buffers.compression_plan import CompressionPlan, plan_arrays
 from sb3_compressed.buffers.memory_statistics import statistics_of
 from sb3_compressed.buffers.number_attribute import NumberAttribute
 from sb3_compressed.buffers.pickling import attributes_to_pickle, unpickled_attributes
@@ -54,7 +53,7 @@ from sb3_compressed.buffers.validation import is_unchanged, validated_counts
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.auto import is_auto
 from sb3_compressed.common.memory_warning import warn_of_estimate
-from sb3_compressed.common.spaces import Key
+from sb3_compressed.common.spaces import Formats, Key, space_formats
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.errors import ObservationSpaceError
 from sb3_compressed.persistence import buffer_state
@@ -106,14 +105,14 @@ class CompressedBuffer(BaseBuffer):
     """
 
     #: The formats of the arrays that the constructor has created.
-    _formats: Formats
-    obs_shape: Any = ObservationShape()
+    _formats: ArrayFormats
+    #: For each key with compressed observations, an unwritten array of that format.
+    _new_arrays: dict[Key, CompressedArray]
     pos: int = NumberAttribute(int)  # type: ignore[assignment]
     full: bool = NumberAttribute(bool)  # type: ignore[assignment]
-    actions: NDArray[Any] = ActionArray()  # type: ignore[assignment]
+    actions: NDArray[Any]
     rewards: NDArray[np.float32]
     observations: Any = ArrayAttribute()
-    next_observations: Any = ArrayAttribute()
 
     #: The methods of SB3 and sb3-contrib that these classes implement themselves and never call.
     REIMPLEMENTED: ClassVar[Methods] = ()
@@ -148,45 +147,73 @@ class CompressedBuffer(BaseBuffer):
         sampler: str | Sampler = "uniform",
         **kwargs: Any,
     ) -> None:
+        compression_kwargs = merge_codec_kwargs(compression_kwargs, kwargs)
+        storage_mode = storage_mode_of(storage_mode, kwargs)
+        require_storable(type(self), storage, storage_mode)
+        arguments = validated_counts(bind_parent_arguments(type(self), CompressedBuffer, args, kwargs))
+        self._set_options(
+            arguments, compression_method=compression_method, compression_kwargs=compression_kwargs, dtypes=dtypes,
+            frame_stack=frame_stack, output_dtype=output_dtype, normalize_images=normalize_images,
+            num_threads=num_threads, storage=storage,
+        )  # fmt: skip
+        self._construct_parent(arguments)
+        for array in self._array_factory.newest.values():
+            array.prepare()  # rather than at the first step of the training
+        warn_of_prefetch(prefetch)
+        self._set_sampler_and_storage(sampler, storage, storage_mode)
+        self._record_formats()
+        if storage == "memory" or (self._is_on_device and self.device.type != "cuda"):
+            self._warn_of_memory()
+
+    def _set_options(
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        compression_method: str | Codec | Mapping[str, str | Codec] = "auto",
+        compression_kwargs: Mapping[str, Any] | None = None,
+        dtypes: Any = None,
+        frame_stack: FrameStack | Mapping[str, FrameStack] = "auto",
+        output_dtype: OutputDtype = "raw",
+        normalize_images: bool = False,
+        num_threads: int | None = None,
+        storage: StorageLocation = "memory",
+    ) -> None:
+        """Set everything that the constructor of the parent class needs.
+
+        :param arguments: the arguments of that constructor
+        """
         if output_dtype not in get_args(OutputDtype):
             raise ValueError(f"output_dtype must be one of {get_args(OutputDtype)}, got {output_dtype!r}")
         self.output_dtype = output_dtype
         self.normalize_images = normalize_images
         self.num_threads = validate_num_threads(num_threads)
-        compression_kwargs = merge_codec_kwargs(compression_kwargs, kwargs)
         self.compression_method = compression_method
-        storage_mode = storage_mode_of(storage_mode, kwargs)
-        require_storable(type(self), storage, storage_mode)
-
         options = {
             "compression_method": compression_method, "compression_kwargs": compression_kwargs, "dtypes": dtypes,
             "frame_stack": frame_stack, "output_dtype": output_dtype, "normalize_images": normalize_images,
         }  # fmt: skip
-        arguments = validated_counts(bind_parent_arguments(type(self), CompressedBuffer, args, kwargs))
         stored_names = [name for name in arguments if name not in NOT_STORED_ARGUMENTS]
         #: Arguments that describe the buffer, by their names; the others may be large, or of this process.
         self.given_arguments = {**{name: arguments[name] for name in stored_names}, **options}
         space = arguments["observation_space"]
         _require_supported(type(self), space)
-        on_disk, self._is_on_device = storage not in ("memory", "device"), storage == "device"
-        self._plans = plan_arrays(
-            space, compression_method, compression_kwargs or {}, dtypes, frame_stack,
-            on_disk=on_disk, is_short_lived=self._is_short_lived,
-        )  # fmt: skip
+        self._is_on_device = storage == "device"
+        formats = space_formats(space)
+        on_disk = storage not in ("memory", "device")
+        plans = self._planned(formats, on_disk=on_disk)
         if self._is_on_device:
-            for plan in self._plans.values():
+            for plan in plans.values():
                 require_decodable(plan.codec)
-        #: For each key with compressed observations, an unwritten array that its arrays are created from.
-        self._new_arrays: dict[Key, CompressedArray] = {}
-        self._construct_parent(arguments)
+        self._array_factory = ArrayFactory(
+            plans, formats, self.num_threads, may_flatten=self._may_flatten, has_fixed_formats=on_disk
+        )
         self._batch_pool = BatchPool()
-        for array in self._new_arrays.values():
-            array.prepare()  # rather than at the first step of the training
-        warn_of_prefetch(prefetch)
-        self._set_sampler_and_storage(sampler, storage, storage_mode)
-        self._formats = formats_of(self)
-        if not on_disk and not (self._is_on_device and self.device.type == "cuda"):
-            self._warn_of_memory()
+
+    def _planned(self, formats: Formats, *, on_disk: bool) -> dict[Key, CompressionPlan]:
+        """Return how observations of some formats are compressed with the options of this buffer."""
+        names = "compression_method", "compression_kwargs", "dtypes", "frame_stack"
+        options = {name: self.given_arguments[name] for name in names}
+        return plan_arrays(formats, **options, on_disk=on_disk, is_short_lived=self._is_short_lived)
 
     def _construct_parent(self, arguments: dict[str, Any]) -> None:
         """Call the constructor of the parent class."""
@@ -207,38 +234,34 @@ class CompressedBuffer(BaseBuffer):
     #: Whether arrays of observations become flat, as in ``get`` of rollout buffers.
     _may_flatten: ClassVar[bool] = False
     #: The attributes with observations that SB3's class has.
-    _observation_attributes: ClassVar[tuple[str, ...]] = ("observations",)
+    observation_attributes: ClassVar[tuple[str, ...]] = ("observations",)
 
-    def _install_arrays(self) -> None:
-        """Replace the arrays without elements that the parent has created."""
-        for name in self._observation_attributes:
-            arrays = self.__dict__.get(name)
-            if isinstance(arrays, dict):
-                arrays = {key: self._array_for(key, part) for key, part in arrays.items()}
-                self.__dict__[name] = ArrayDict(arrays, self._new_arrays, may_flatten=self._may_flatten)
-            elif arrays is not None:
-                self.__dict__[name] = self._array_for(None, arrays)
+    def _observation_formats(self) -> Formats:
+        """Return the shape and the dtype of the observations of each key, as SB3 allocates them now."""
+        space, shape = self.observation_space, real_obs_shape(self)
+        if isinstance(space, spaces.Dict):
+            return {key: (tuple(part), np.dtype(space[key].dtype)) for key, part in shape.items()}
+        return {None: (tuple(shape), np.dtype(space.dtype))}
 
-    def _array_for(self, key: Key, given: Any) -> Any:
-        """Return the array of one key, which shares frames with all other ones of the key."""
-        if key not in self._plans or isinstance(given, CompressedArray):
-            return given
-        if key not in self._new_arrays:
-            (rows, n_envs), dtype = given.shape[:2], given.dtype
-            plan = self._plans[key]
-            new_store: Callable[[Codec], SlotStore] = MemorySlotStore
-            if self._is_on_device:
-                new_store = device_store(self.device, plan.item_nbytes(dtype))
-            self._new_arrays[key] = CompressedArray(
-                (rows, n_envs, *plan.item_shape),
-                dtype,
-                plan.codec,
-                plan.frame_stack,
-                elem_type=plan.elem_type,
-                num_threads=self.num_threads,
-                new_store=new_store,
-            )
-        return self._new_arrays[key].new_sharing_frames()
+    def _new_observations(self) -> Any:
+        """Return an unwritten array of observations for the present sizes and space, or a dict of arrays."""
+        factory, formats = self._array_factory, self._observation_formats()
+        factory.rows = self.buffer_size, self.n_envs
+        if factory.formats != formats:
+            factory.plans = self._planned(formats, on_disk=factory.has_fixed_formats)
+            factory.formats = formats
+        arrays: dict[Any, Any] = {
+            key: factory.new_array(key, *each) if key in factory.plans else np.zeros((*factory.rows, *each[0]), each[1])
+            for key, each in formats.items()
+        }
+        if None in arrays:
+            return arrays[None]
+        return ArrayDict(arrays, factory) if factory.plans else arrays
+
+    def _record_formats(self) -> None:
+        """Record the formats of the present arrays, which the constructor creates."""
+        self._formats = formats_of(self)
+        self._new_arrays = dict(self._array_factory.newest)
 
     def __repr__(self) -> str:
         statistics = statistics_of(self)
@@ -271,11 +294,12 @@ class CompressedBuffer(BaseBuffer):
 
     def _warn_of_memory(self) -> None:
         """Warn as SB3 does if the buffer may not fit into the available memory."""
-        if not self._new_arrays:  # if all arrays are plain, SB3 has checked already
+        factory = self._array_factory
+        if not factory.newest:  # if all arrays are plain, SB3 has checked already
             return
         expected = sum(
-            self._plans[key].estimated_nbytes(array.shape[0], array.shape[1], array.dtype)
-            for key, array in self._new_arrays.items()
+            factory.plans[key].estimated_nbytes(array.shape[0], array.shape[1], array.dtype)
+            for key, array in factory.newest.items()
         )
         expected += sum(
             array.nbytes for _, array in buffer_state.observation_arrays(self) if not isinstance(array, CompressedArray)
@@ -307,12 +331,32 @@ class CompressedBuffer(BaseBuffer):
         self.pos, self.full = self.pos, self.full  # of other kinds in pickles of version 0.3
         if "_formats" not in state:
             self._formats = formats_of(self)
+        if "_array_factory" not in state:  # up to version 0.4
+            self._restore_factory()
+
+    def _restore_factory(self) -> None:
+        """Create the factory of arrays that a pickle contains the parts of."""
+        plans = vars(self).pop("_plans")
+        factory = ArrayFactory(plans, self._observation_formats(), self.num_threads, may_flatten=self._may_flatten)
+        factory.rows, factory.newest = (self.buffer_size, self.n_envs), dict(self._new_arrays)
+        self._array_factory = factory
+        for name in self.observation_attributes:
+            if isinstance(arrays := vars(self).get(name), ArrayDict):
+                vars(self)[name] = ArrayDict(arrays, factory)
 
     # -- adding ----------------------------------------------------------------------------------------------
 
-    #: Types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation; steps with the same
-    #: ones are not validated again.
-    _validated_kinds: tuple[Any, ...] | None = None
+    @property
+    def _validated_kinds(self) -> tuple[Any, ...] | None:
+        """Types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation.
+
+        Steps with the same ones are not validated again, until an array gets another format.
+        """
+        return self._array_factory.validated_kinds
+
+    @_validated_kinds.setter
+    def _validated_kinds(self, kinds: tuple[Any, ...] | None) -> None:
+        self._array_factory.validated_kinds = kinds
 
     def _validate_step(
         self, kinds: tuple[Any, ...] | None, observations: tuple[Any, ...], others: tuple[Any, ...]
@@ -323,6 +367,7 @@ class CompressedBuffer(BaseBuffer):
         :param observations: those that are observations
         :param others: the arguments after them
         """
+        self._require_one_stream()
         validated = self._validated_arguments(*observations, *others)
         if kinds and all(map(is_unchanged, (*observations, *others), validated)):
             arrays = self.observations
@@ -334,6 +379,16 @@ class CompressedBuffer(BaseBuffer):
             is_of_one_dtype = all(value.dtype == array.dtype for value, array in written)
             self._validated_kinds = kinds if is_of_one_dtype else None
         return validated
+
+    def _require_one_stream(self) -> None:
+        """Raise if observations and next observations, which are encoded together, have different formats.
+
+        :raises ValueError: then
+        """
+        first: dict[Key, CompressedArray] = {}
+        for key, array in buffer_state.observation_arrays(self):
+            if isinstance(array, CompressedArray):
+                first.setdefault(key, array).require_same_stream(array)
 
     def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         """Return the arguments of ``add`` as they can be written, or raise."""
@@ -361,7 +416,7 @@ def _recording_formats(constructor: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(constructor)
     def construct(self: CompressedBuffer, *args: Any, **kwargs: Any) -> None:
         constructor(self, *args, **kwargs)
-        self._formats = formats_of(self)
+        self._record_formats()
 
     return construct
 
@@ -405,7 +460,7 @@ def _require_reimplemented(cls: type[CompressedBuffer]) -> None:
     :raises TypeError: then
     """
     parents = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
-    for name in {function.__name__ for function in cls.REIMPLEMENTED}:
+    for name in {function.__name__ for function in cls.REIMPLEMENTED} - {"reset"}:  # which ours calls
         for parent in parents:
             function = vars(parent).get(name)
             if function not in (None, vars(BaseBuffer).get(name), *cls.REIMPLEMENTED):

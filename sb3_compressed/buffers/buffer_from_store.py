@@ -9,7 +9,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from sb3_compressed.buffers.array_formats import Formats, formats_of
 from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.buffers.mixed_checkpoint import is_mixed, part_folder
 from sb3_compressed.buffers.validation import validate_integer
@@ -42,9 +41,10 @@ class LoadedBuffer(ReplayBufferLike, Protocol):
     """What is used of a :class:`.CompressedReplay` that is constructed from a folder."""
 
     repair_report: RepairReport | None
-    _formats: Formats
 
     def __init__(self, **arguments: Any) -> None: ...
+
+    def _record_formats(self) -> None: ...
 
     @property
     def _checkpoints(self) -> CheckpointHistory: ...
@@ -147,7 +147,7 @@ def buffer_from_store(
         if follow:
             return buffer
         checkpoint = load_into(buffer, store)
-        buffer._formats = formats_of(buffer)  # some may be those of arrays that a user assigned
+        buffer._record_formats()  # some may be those of arrays that a user assigned
         buffer.repair_report = report
         if report is None:
             buffer._checkpoints.begin_with(checkpoint)

@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import DTypeLike
 
 from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.auto import auto_codec, is_large, may_compress
 from sb3_compressed.codecs.registry import AUTO, OLD_AUTO
-from sb3_compressed.common.spaces import Key, space_dtype, space_parts, space_shape
+from sb3_compressed.common.spaces import Formats, Key
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 
@@ -56,39 +55,43 @@ class CompressionPlan:
 
 
 def plan_arrays(
-    space: spaces.Space[Any],
+    formats: Formats,
     compression_method: str | Codec | Mapping[str, str | Codec],
-    codec_kwargs: Mapping[str, Any],
+    compression_kwargs: Mapping[str, Any] | None,
     dtypes: Any,
     frame_stack: FrameStack | Mapping[str, FrameStack],
     *,
     on_disk: bool = False,
     is_short_lived: bool = False,
 ) -> dict[Key, CompressionPlan]:
-    """Return how each part of an observation space is compressed; missing parts stay plain arrays.
+    """Return how the observations of each key are compressed; those of missing keys stay plain arrays.
 
     ``"auto"`` compresses large items and leaves small ones and float vectors as they are; a named codec is used for
     every key. Each option may be a mapping from keys of a Dict space.
 
+    :param formats: for each key the shape and the dtype of observations
     :param on_disk: whether slots are on disk, where vectors are slots, too
     :param is_short_lived: whether observations are stored for one update
     :raises ValueError: if an option does not fit the space
     """
-    parts = space_parts(space)
+    compression_kwargs = compression_kwargs or {}
     options = {"compression_method": compression_method, "frame_stack": frame_stack, "dtypes": dtypes}
     for name, option in options.items():
-        known = {*parts, "elem_type", "runs_type"} if name == "dtypes" else set(parts)
+        known = {*formats, "elem_type", "runs_type"} if name == "dtypes" else set(formats)
         unknown = sorted(set(option) - known) if isinstance(option, Mapping) else []
         if unknown:
             raise ValueError(f"{name} has the unknown keys {unknown}; it may have {sorted(map(str, known))}")
     plans: dict[Key, CompressionPlan] = {}
-    for key, part in parts.items():
+    for key, (shape, dtype) in formats.items():
         try:
             plan = _plan_array(
-                part,
+                shape,
+                dtype,
                 _for_key(compression_method, key),
                 # Arguments are for named codecs; a mapping leaves other keys to "auto".
-                {} if isinstance(compression_method, Mapping) and key not in compression_method else codec_kwargs,
+                {}
+                if isinstance(compression_method, Mapping) and key not in compression_method
+                else compression_kwargs or {},
                 *_dtypes_for_key(dtypes, key),
                 _for_key(frame_stack, key),
                 on_disk=on_disk,
@@ -104,7 +107,8 @@ def plan_arrays(
 
 
 def _plan_array(
-    space: spaces.Space[Any],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
     method: str | Codec,
     codec_kwargs: Mapping[str, Any],
     elem_type: np.dtype[Any] | None,
@@ -114,14 +118,13 @@ def _plan_array(
     on_disk: bool,
     is_short_lived: bool,
 ) -> CompressionPlan | None:
-    """Return how observations of one space are compressed, ``None`` if they are not; validate options in any case."""
+    """Return how observations of one key are compressed, ``None`` if they are not; validate options in any case."""
     codec = get_codec(method, **codec_kwargs)
     is_auto = method in (AUTO, *OLD_AUTO)
     if is_auto:
         codec = auto_codec(is_short_lived=is_short_lived)
     if runs_type is not None and hasattr(codec, "runs_type"):
         codec = dataclasses.replace(codec, runs_type=runs_type)  # type: ignore[type-var]
-    shape, dtype = space_shape(space), np.dtype(space_dtype(space))
     is_explicit = frame_stack is not None and frame_stack != AUTO
     if is_explicit:
         validate_n_frames(frame_stack)

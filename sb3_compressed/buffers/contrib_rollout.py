@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 from sb3_contrib.common.maskable.buffers import (
     MaskableDictRolloutBuffer,
@@ -17,6 +18,7 @@ from sb3_contrib.common.recurrent.type_aliases import RNNStates
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
+from sb3_compressed.buffers.allocation import BaseConstructor
 from sb3_compressed.buffers.arguments import parent_signature
 from sb3_compressed.buffers.base import CompressedBuffer, Methods
 from sb3_compressed.buffers.rollout import (
@@ -40,17 +42,14 @@ class _Maskable(CompressedMinibatches):
 
     REIMPLEMENTED: ClassVar[Methods] = (
         *CompressedMinibatches.REIMPLEMENTED,
-        MaskableRolloutBuffer.add, MaskableRolloutBuffer.get, MaskableRolloutBuffer._get_samples,
-        MaskableDictRolloutBuffer.add, MaskableDictRolloutBuffer.get, MaskableDictRolloutBuffer._get_samples,
+        MaskableRolloutBuffer.add, MaskableRolloutBuffer.reset,
+        MaskableRolloutBuffer.get, MaskableRolloutBuffer._get_samples,
+        MaskableDictRolloutBuffer.add, MaskableDictRolloutBuffer.reset,
+        MaskableDictRolloutBuffer.get, MaskableDictRolloutBuffer._get_samples,
     )  # fmt: skip
     _flattened = (*CompressedMinibatches._flattened, "action_masks")
     action_masks: NDArray[np.float32]
     mask_dims: int
-
-    def _write_extras(self, action_masks: NDArray[Any] | None = None, **extras: Any) -> None:
-        super()._write_extras(**extras)
-        if action_masks is not None:
-            self.action_masks[self.pos] = action_masks.reshape((self.n_envs, self.mask_dims))
 
     def _values_at(self, batch_inds: NDArray[np.int64]) -> list[NDArray[Any]]:
         _, *values = super()._values_at(batch_inds)
@@ -62,18 +61,16 @@ class _Recurrent(CompressedRollout):
 
     REIMPLEMENTED: ClassVar[Methods] = (
         *CompressedRollout.REIMPLEMENTED,
-        RecurrentRolloutBuffer.add,
-        RecurrentDictRolloutBuffer.add,
-    )
-
-    def _write_extras(self, lstm_states: RNNStates, **extras: Any) -> None:  # type: ignore[override]  # it is required
-        super()._write_extras(**extras)
-        for name, states in (("pi", lstm_states.pi), ("vf", lstm_states.vf)):
-            for kind, state in zip(("hidden", "cell"), states, strict=True):
-                getattr(self, f"{kind}_states_{name}")[self.pos] = state.cpu().numpy()
+        RecurrentRolloutBuffer.add, RecurrentRolloutBuffer.reset,
+        RecurrentDictRolloutBuffer.add, RecurrentDictRolloutBuffer.reset,
+    )  # fmt: skip
 
 
-class CompressedMaskableRolloutBuffer(_Maskable, MaskableRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
+# add() and reset() are methods of the last classes, not of those above, since a user's class may skip them by
+# super(CompressedMaskableRolloutBuffer, self).reset(), as SB3's by super(MaskableRolloutBuffer, self).reset().
+
+
+class CompressedMaskableRolloutBuffer(_Maskable, MaskableRolloutBuffer, BaseConstructor):
     """sb3-contrib's ``MaskableRolloutBuffer``, compressed: for MaskablePPO.
 
     Arguments: those of ``MaskableRolloutBuffer`` and of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
@@ -81,28 +78,85 @@ class CompressedMaskableRolloutBuffer(_Maskable, MaskableRolloutBuffer):  # type
 
     _samples_class = MaskableRolloutBufferSamples
 
+    def reset(self) -> None:
+        """Empty the buffer for the next rollout; see :meth:`.CompressedRollout.reset`."""
+        self.mask_dims = mask_dims_of(self.action_space)
+        self.action_masks = np.ones((self.buffer_size, self.n_envs, self.mask_dims), dtype=np.float32)
+        CompressedRollout.reset(self)
 
-class CompressedMaskableDictRolloutBuffer(_Maskable, MaskableDictRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
+    def add(self, *args: Any, action_masks: NDArray[Any] | None = None, **kwargs: Any) -> None:
+        """Add a step of every environment; see :meth:`.CompressedRollout.add`.
+
+        :param action_masks: which actions are possible, of ``n_envs * mask_dims`` elements; ``None`` for all
+        """
+        if action_masks is not None:
+            self.action_masks[self.pos] = action_masks.reshape((self.n_envs, self.mask_dims))
+        CompressedRollout.add(self, *args, **kwargs)
+
+
+class CompressedMaskableDictRolloutBuffer(_Maskable, MaskableDictRolloutBuffer, BaseConstructor):
     """sb3-contrib's ``MaskableDictRolloutBuffer``, compressed key by key: for MaskablePPO.
 
     Arguments: those of ``MaskableDictRolloutBuffer`` and of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
     _samples_class = MaskableDictRolloutBufferSamples
+    reset = CompressedMaskableRolloutBuffer.reset
+    add = CompressedMaskableRolloutBuffer.add
 
 
-class CompressedRecurrentRolloutBuffer(_Recurrent, RecurrentRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
+class CompressedRecurrentRolloutBuffer(_Recurrent, RecurrentRolloutBuffer, BaseConstructor):
     """sb3-contrib's ``RecurrentRolloutBuffer``, compressed: for RecurrentPPO by :func:`compress_rollout_buffer`.
 
     Arguments: those of ``RecurrentRolloutBuffer`` and of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
 
+    def reset(self) -> None:
+        """Empty the buffer for the next rollout; see :meth:`.CompressedRollout.reset`."""
+        CompressedRollout.reset(self)
+        for name in STATES:
+            setattr(self, name, np.zeros(self.hidden_state_shape, dtype=np.float32))
 
-class CompressedRecurrentDictRolloutBuffer(_Recurrent, RecurrentDictRolloutBuffer):  # type: ignore[misc]  # contrib's add takes anything
+    def add(self, *args: Any, lstm_states: RNNStates, **kwargs: Any) -> None:  # type: ignore[override]  # as contrib's
+        """Add a step of every environment; see :meth:`.CompressedRollout.add`.
+
+        :param lstm_states: states of the recurrent networks before the step
+        """
+        for name, state in zip(STATES, (*lstm_states.pi, *lstm_states.vf), strict=True):
+            getattr(self, name)[self.pos] = state.cpu().numpy()
+        CompressedRollout.add(self, *args, **kwargs)
+
+
+class CompressedRecurrentDictRolloutBuffer(_Recurrent, RecurrentDictRolloutBuffer, BaseConstructor):
     """sb3-contrib's ``RecurrentDictRolloutBuffer``, compressed: for RecurrentPPO by :func:`compress_rollout_buffer`.
 
     Arguments: those of ``RecurrentDictRolloutBuffer`` and of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
+
+    reset = CompressedRecurrentRolloutBuffer.reset
+    add = CompressedRecurrentRolloutBuffer.add  # type: ignore[assignment]
+
+
+#: The arrays of states, in the order of ``RNNStates``.
+STATES = "hidden_states_pi", "cell_states_pi", "hidden_states_vf", "cell_states_vf"
+
+
+def mask_dims_of(action_space: spaces.Space[Any]) -> int:
+    """Return the number of elements of an action mask, as sb3-contrib's ``reset`` does.
+
+    :raises ValueError: if there are no masks for the space
+    """
+    if isinstance(action_space, spaces.Discrete):
+        return int(action_space.n)
+    if isinstance(action_space, spaces.MultiDiscrete):
+        return sum(action_space.nvec)
+    if isinstance(action_space, spaces.MultiBinary):
+        assert isinstance(action_space.n, int), (
+            f"Multi-dimensional MultiBinary({action_space.n}) action space is not supported. "
+            "You can flatten it instead."
+        )
+        return 2 * action_space.n  # one for each value of a bit
+    raise ValueError(f"Unsupported action space {type(action_space)}")
 
 
 COMPRESSED: dict[type[Any], type[CompressedRollout]] = {

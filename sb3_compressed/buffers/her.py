@@ -11,6 +11,7 @@ import torch as th
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from sb3_compressed.buffers.allocation import BaseConstructor
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.observations import as_indices
 from sb3_compressed.buffers.replay import CompressedReplay
@@ -24,7 +25,7 @@ from sb3_compressed.samplers import Draw
 __all__ = ["CompressedHerReplayBuffer"]
 
 
-class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
+class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer, BaseConstructor):
     """SB3's ``HerReplayBuffer`` (hindsight experience replay, https://arxiv.org/abs/1707.01495), compressed.
 
     Arguments: those of ``HerReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
@@ -73,6 +74,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer):
         return self._samples_at(batch_indices, env_indices, env)
 
     def _get_virtual_samples(self, batch_indices: Any, env_indices: Any, env: VecNormalize | None = None) -> Any:
+        self._require_n_envs()
         transitions = self._transitions_at(as_indices(batch_indices) * self.n_envs + env_indices)
         observations, next_observations = self._read(transitions)
         infos: Any = [{} for _ in batch_indices]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_compressed.buffers.allocation import BaseConstructor
 from sb3_compressed.buffers.arguments import warn_of_time_limits
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.observations import take
@@ -30,7 +31,7 @@ class _StepsOfReturns(NamedTuple):
     dones: NDArray[np.float32]
 
 
-class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
+class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer, BaseConstructor):
     """SB3's ``NStepReplayBuffer``, compressed.
 
     SB3 configures n-step returns for its own class only; for any other, pass ``n_steps`` and the model's ``gamma`` to
@@ -78,7 +79,7 @@ class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer):
         indices = (first[:, None] + np.arange(self.n_steps) * n_envs) % (self.buffer_size * n_envs)
         dones, timeouts = take(self.dones, indices), take(self.timeouts, indices)
         # What follows the newest row is of another episode.
-        is_newest = indices // n_envs == (self.pos - 1) % self.buffer_size
+        is_newest = indices // n_envs == (self.pos - 1) % len(self.timeouts)  # as in SB3
         timeouts = np.where(is_newest, (timeouts != 0) | (dones == 0), timeouts)
         is_last = (dones != 0) | (timeouts != 0)
         last = np.where(is_last.any(axis=1), is_last.argmax(axis=1), self.n_steps - 1)

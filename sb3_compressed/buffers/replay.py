@@ -22,8 +22,9 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_compressed.buffers.allocation import begin_allocation
+from sb3_compressed.buffers.allocation import BaseConstructor
 from sb3_compressed.buffers.arguments import require_drawn_by_parent
+from sb3_compressed.buffers.array_attributes import ArrayAttribute
 from sb3_compressed.buffers.array_formats import restore_formats
 from sb3_compressed.buffers.base import CompressedBuffer, Methods
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
@@ -36,7 +37,7 @@ from sb3_compressed.buffers.observations import (
     write_observations,
 )
 from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
-from sb3_compressed.buffers.tensors import as_array, tensor_converter
+from sb3_compressed.buffers.tensors import as_array, tensor_converter, torch_device
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import (
     kinds_of_step,
@@ -111,7 +112,8 @@ class CompressedReplay(CompressedBuffer):
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
-    _observation_attributes = ("observations", "next_observations")
+    observation_attributes = ("observations", "next_observations")
+    next_observations: Any = ArrayAttribute()
 
     #: See :attr:`bound_sampler`.
     _bound_sampler: BoundSampler | None = None
@@ -125,7 +127,6 @@ class CompressedReplay(CompressedBuffer):
         handles_timeouts = arguments.get("handle_timeout_termination", True)
         if arguments.get("optimize_memory_usage") and (handles_timeouts or not self._parent_optimizes):
             arguments = {**arguments, "optimize_memory_usage": False}
-        begin_allocation(self)
         super()._construct_parent(arguments)
 
     def _set_sampler_and_storage(
@@ -140,7 +141,17 @@ class CompressedReplay(CompressedBuffer):
             self.repair_report = self._storage.repair_report
 
     def reset(self) -> None:
-        """Remove all transitions, as SB3's buffer does."""
+        """Remove all transitions, as SB3's buffer does; its arrays stay.
+
+        :raises ValueError: if ``buffer_size`` or ``n_envs`` were changed so that the arrays do not fit
+        """
+        self._require_n_envs()
+        rows, has_fixed_size = len(self.actions), self._bound_sampler is not None or self._storage is not None
+        if self.buffer_size > rows or (self.buffer_size < rows and has_fixed_size):
+            raise ValueError(
+                f"buffer_size was changed to {self.buffer_size} rows, and reset() keeps the arrays, which have {rows}: "
+                "create a new buffer, or assign arrays of that size first"
+            )
         with deferred_interrupts():  # after many new steps, nothing would show the sampler that there was a reset
             super().reset()
             if self._bound_sampler is not None:
@@ -314,8 +325,17 @@ class CompressedReplay(CompressedBuffer):
         :param envs: environments ``(batch_size,)``
         :param env: a ``VecNormalize`` to normalize observations and rewards with
         """
+        self._require_n_envs()
         transitions = self._transitions_at(as_indices(rows) * self.n_envs + envs, env)
         return self._to_tensors(transitions, *self._read(transitions), env)
+
+    def _require_n_envs(self) -> None:
+        """Raise if ``n_envs`` is not that of the arrays, so that flat indices would be those of other transitions."""
+        if self.actions.shape[1] != self.n_envs:
+            raise ValueError(
+                f"n_envs was changed to {self.n_envs}, and the arrays are of {self.actions.shape[1]} environments: "
+                "create a new buffer, or assign arrays for that number first"
+            )
 
     def _transitions_at(self, indices: NDArray[np.int64], env: VecNormalize | None = None) -> Transitions:
         """Return the transitions at some flat indices, ``(batch_size,)``.
@@ -334,7 +354,7 @@ class CompressedReplay(CompressedBuffer):
 
     def _read(self, transitions: Transitions) -> tuple[Any, Any]:
         """Return the observations and next observations of a batch, decoded: arrays, or tensors of a device."""
-        attributes, empty = self.__dict__, self._batch_pool.begin_batch(self.device.type)
+        attributes, empty = self.__dict__, self._batch_pool.begin_batch(torch_device(self.device).type)
         observations = following = attributes["observations"]
         next_indices = transitions.last_indices
         if self.optimize_memory_usage:  # they are the observations of the next rows
@@ -445,6 +465,7 @@ class CompressedReplay(CompressedBuffer):
         :raises TypeError: if one is not an integer, or the buffer has another sampler
         :raises CorruptPayload: if a payload is damaged; the error names its slot
         """
+        self._require_n_envs()
         shape = SequenceShape(length, burn_in, stride, pad)
         return sample_sequences(self, batch_size, shape, env, with_next=next_observations, as_views=as_views)
 
@@ -593,7 +614,7 @@ class CompressedReplay(CompressedBuffer):
         if self._storage is not None and self._storage.folder.resolve() == path.resolve():
             self.flush()
             return
-        restore_formats(self, self._formats, self._new_arrays)
+        restore_formats(self, self._formats, self._new_arrays, self._array_factory.formats)
         self._checkpoints.save(self, path, overwrite=overwrite)
 
     def save_latest(self, folder: str | PathLike[str]) -> None:
@@ -679,7 +700,7 @@ class CompressedReplay(CompressedBuffer):
             require_drawn_by_parent(type(self), CompressedBuffer)
 
 
-class CompressedReplayBuffer(CompressedReplay, ReplayBuffer):
+class CompressedReplayBuffer(CompressedReplay, ReplayBuffer, BaseConstructor):
     """SB3's ``ReplayBuffer``, compressed: for DQN, SAC, TD3, DDPG, QR-DQN, TQC, CrossQ.
 
     >>> from stable_baselines3 import DQN
@@ -691,7 +712,7 @@ class CompressedReplayBuffer(CompressedReplay, ReplayBuffer):
     _parent_optimizes = True
 
 
-class CompressedDictReplayBuffer(CompressedReplay, DictReplayBuffer):
+class CompressedDictReplayBuffer(CompressedReplay, DictReplayBuffer, BaseConstructor):
     """SB3's ``DictReplayBuffer``, compressed key by key: each key has its own array, compressed or plain.
 
     Arguments: those of ``DictReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.

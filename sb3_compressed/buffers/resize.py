@@ -8,6 +8,7 @@ import numpy as np
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.replay import CompressedReplay
+from sb3_compressed.buffers.tensors import torch_device
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.ring_resize import RingResize
@@ -34,12 +35,15 @@ def resize(buffer: CompressedReplay, buffer_size: int) -> None:
     resized = type(buffer)(
         observation_space=buffer.observation_space,
         action_space=buffer.action_space,
-        device=buffer.device,
+        device=torch_device(buffer.device),
         num_threads=buffer.num_threads,
         **{**buffer.given_arguments, **storage, **sampler, "buffer_size": buffer_size},
     )
     if buffer.is_in_memory:
         copy_newest(buffer, resized)
+        for key, array in buffer_state.observation_arrays(resized):
+            if isinstance(array, CompressedArray):
+                resized._array_factory.newest[key] = array.new_sharing_frames()
     buffer.take_over(resized)
 
 

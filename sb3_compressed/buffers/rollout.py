@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.buffers import BaseBuffer, DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.buffers.allocation import begin_allocation, end_allocation
+from sb3_compressed.buffers.allocation import BaseConstructor
 from sb3_compressed.buffers.array_attributes import ArrayDict
 from sb3_compressed.buffers.base import CompressedBuffer, Methods
 from sb3_compressed.buffers.observations import encode_observations, write_observations
-from sb3_compressed.buffers.tensors import as_array, tensor_converter
+from sb3_compressed.buffers.tensors import as_array, tensor_converter, torch_device
 from sb3_compressed.buffers.validation import (
     kinds_of_step,
     validate_integer,
@@ -38,10 +38,14 @@ __all__ = ["CompressedDictRolloutBuffer", "CompressedMinibatches", "CompressedRo
 class CompressedRollout(CompressedBuffer):
     """Mixin of compressed rollout buffers; it precedes SB3's or sb3-contrib's class in the bases."""
 
-    REIMPLEMENTED: ClassVar[Methods] = (RolloutBuffer.add, DictRolloutBuffer.add)
+    REIMPLEMENTED: ClassVar[Methods] = (
+        RolloutBuffer.add, RolloutBuffer.reset, DictRolloutBuffer.add, DictRolloutBuffer.reset
+    )  # fmt: skip
     episode_starts: NDArray[np.float32]
     values: NDArray[np.float32]
     log_probs: NDArray[np.float32]
+    advantages: NDArray[np.float32]
+    returns: NDArray[np.float32]
     generator_ready: bool
 
     _may_flatten = True
@@ -49,20 +53,32 @@ class CompressedRollout(CompressedBuffer):
     _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
 
     def reset(self) -> None:
-        """Empty the buffer for the next rollout, as SB3's buffer does."""
-        vars(self).pop("observations", None)  # otherwise what SB3 assigns would be written to them
-        begin_allocation(self)
-        try:
-            super().reset()
-        finally:
-            end_allocation(self)
+        """Empty the buffer for the next rollout: allocate new arrays of the present sizes and space, as SB3's does."""
+        parent = super().reset
+        if parent.__func__ in self.REIMPLEMENTED:  # type: ignore[attr-defined]  # it is a method
+            self._allocate()
+        else:  # of a user's class between this one and SB3's, whose arrays become compressed when they are assigned
+            parent()
         for _, array in observation_arrays(self):
             if isinstance(array, CompressedArray):
                 array.store.close_if_large()
 
-    def add(
-        self, obs: Any, action: Any, reward: Any, episode_start: Any, value: Any, log_prob: Any, **kwargs: Any
-    ) -> None:
+    def _allocate(self) -> None:
+        """Allocate all arrays, as SB3's ``reset`` does."""
+        rows = self.buffer_size, self.n_envs
+        vars(self)["observations"] = self._new_observations()
+        self._validated_kinds = None  # which may be those of other sizes
+        self.actions = np.zeros((*rows, self.action_dim), dtype=self.action_space.dtype)
+        self.rewards = np.zeros(rows, dtype=np.float32)
+        self.returns = np.zeros(rows, dtype=np.float32)
+        self.episode_starts = np.zeros(rows, dtype=np.float32)
+        self.values = np.zeros(rows, dtype=np.float32)
+        self.log_probs = np.zeros(rows, dtype=np.float32)
+        self.advantages = np.zeros(rows, dtype=np.float32)
+        self.generator_ready = False
+        BaseBuffer.reset(self)
+
+    def add(self, obs: Any, action: Any, reward: Any, episode_start: Any, value: Any, log_prob: Any) -> None:
         """Add a step of every environment, as SB3's buffer does.
 
         :param obs: observations ``(n_envs, *obs_shape)``, or a dict of them
@@ -71,7 +87,6 @@ class CompressedRollout(CompressedBuffer):
         :param episode_start: whether an episode starts with this step, ``(n_envs,)``
         :param value: estimated values of the observations, a tensor of ``n_envs`` elements
         :param log_prob: log probabilities of the actions, a tensor of ``n_envs`` elements
-        :param kwargs: further arguments of the class, ``action_masks`` or ``lstm_states``
         :raises ValueError: if an argument does not fit; the step then does not count
         :raises TypeError: if an argument is not numeric; likewise
         :raises IndexError: if the buffer is full; call :meth:`reset`
@@ -84,7 +99,6 @@ class CompressedRollout(CompressedBuffer):
             obs, action, reward, episode_start, value, log_prob = self._validate_step(kinds, *given)
         observations = self.__dict__["observations"]
         [encoded] = encode_observations(observations, obs)
-        self._write_extras(**kwargs)
         row = self.pos
         write_observations(observations, row, encoded)
         self.actions[row] = action.reshape(self.n_envs, self.action_dim)
@@ -94,14 +108,6 @@ class CompressedRollout(CompressedBuffer):
         self.log_probs[row] = log_prob.cpu().numpy()
         # In one call: interrupted between the two, the buffer would never become full.
         self.__dict__.update(pos=row + 1, full=row + 1 == self.buffer_size)
-
-    def _write_extras(self, **extras: Any) -> None:
-        """Write further arguments of ``add``; there are none here.
-
-        :raises TypeError: if there are
-        """
-        if extras:
-            raise TypeError(f"{type(self).__name__}.add() got unexpected keyword arguments {sorted(extras)}")
 
     def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         obs, action, reward, episode_start, value, log_prob = given
@@ -165,7 +171,7 @@ class CompressedMinibatches(CompressedRollout):
         observations = self.__dict__["observations"]
         if isinstance(observations, dict):
             flat = {key: self.swap_and_flatten(array) for key, array in observations.items()}
-            observations = ArrayDict(flat, self._new_arrays, may_flatten=True)
+            observations = ArrayDict(flat, self._array_factory)
         else:
             observations = self.swap_and_flatten(observations)
         others = {name: self.swap_and_flatten(self.__dict__[name]) for name in self._flattened}
@@ -182,7 +188,7 @@ class CompressedMinibatches(CompressedRollout):
         is_vector = type(batch_inds) is np.ndarray and batch_inds.ndim == 1 and batch_inds.dtype.kind in "iu"
         arrays = self.__dict__["observations"]
         if is_vector and self.generator_ready:
-            empty = self._batch_pool.begin_batch(self.device.type)
+            empty = self._batch_pool.begin_batch(torch_device(self.device).type)
             indices = batch_inds.astype(np.int64, copy=False)
             observations = tree_map(
                 lambda array: (
@@ -208,7 +214,7 @@ class CompressedMinibatches(CompressedRollout):
         ]
 
 
-class CompressedRolloutBuffer(CompressedMinibatches, RolloutBuffer):
+class CompressedRolloutBuffer(CompressedMinibatches, RolloutBuffer, BaseConstructor):
     """SB3's ``RolloutBuffer``, compressed: for PPO, A2C, TRPO.
 
     >>> from stable_baselines3 import PPO
@@ -222,7 +228,7 @@ class CompressedRolloutBuffer(CompressedMinibatches, RolloutBuffer):
     _samples_class = RolloutBufferSamples
 
 
-class CompressedDictRolloutBuffer(CompressedMinibatches, DictRolloutBuffer):
+class CompressedDictRolloutBuffer(CompressedMinibatches, DictRolloutBuffer, BaseConstructor):
     """SB3's ``DictRolloutBuffer``, compressed key by key: each key has its own array, compressed or plain.
 
     Arguments: those of ``DictRolloutBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.

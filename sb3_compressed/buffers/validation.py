@@ -70,30 +70,31 @@ def validate_observations(name: str, value: Any, arrays: Any, space: spaces.Spac
     :param arrays: the array of observations, or a dict of them
     """
     if not isinstance(space, spaces.Dict):
-        return validate_observation(name, value, arrays, n_envs, is_number=isinstance(space, spaces.Discrete))
+        return validate_observation(name, value, arrays, n_envs, space)
     missing = set(arrays) - set(value) if isinstance(value, Mapping) else set(arrays)
     if missing:
         raise ValueError(f"{name} must be a dict with the keys {sorted(arrays)}, {sorted(missing)} are missing")
     # A new dict, since SB3 writes into the one that it gets.
     return {
-        key: validate_observation(
-            f"{name}[{key!r}]", value[key], array, n_envs, is_number=isinstance(space[key], spaces.Discrete)
-        )
+        key: validate_observation(f"{name}[{key!r}]", value[key], array, n_envs, space[key])
         for key, array in arrays.items()
     }
 
 
 def validate_observation(
-    name: str, value: Any, array: NDArray[Any] | CompressedArray, n_envs: int, *, is_number: bool
+    name: str, value: Any, array: NDArray[Any] | CompressedArray, n_envs: int, space: spaces.Space[Any]
 ) -> NDArray[Any]:
     """Return observations of all environments, or raise if they cannot be written to a row of ``array``.
 
-    :param is_number: whether an observation is a single number, which SB3 reshapes to ``(n_envs, 1)``
+    :param space: their space
     """
+    is_number = isinstance(space, spaces.Discrete)  # which SB3 reshapes to (n_envs, 1)
     is_plain = not is_number and not isinstance(array, CompressedArray)
     if is_plain and type(value) is np.ndarray and value.dtype == array.dtype and value.shape == array.shape[1:]:
         return value  # the usual case
     values = np.asarray(value)
+    if array.dtype != space.dtype and values.dtype.kind in "biuf":
+        values = values.astype(array.dtype)  # a user has chosen that dtype, so values are cast as NumPy casts them
     try:
         row = values.reshape(n_envs, 1) if is_number else values
         if isinstance(array, CompressedArray):

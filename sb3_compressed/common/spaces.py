@@ -9,15 +9,33 @@ from gymnasium import spaces
 
 from sb3_compressed.errors import ObservationSpaceError
 
-__all__ = ["Key", "space_dtype", "space_parts", "space_shape"]
+__all__ = ["Formats", "Key", "space_dtype", "space_formats", "space_parts", "space_shape"]
 
 Key = str | None
 """A key of Dict observations; ``None`` for observations that are one array."""
+
+Formats = dict[Key, tuple[tuple[int, ...], np.dtype[Any]]]
+"""For each key the shape and the dtype of an observation."""
 
 
 def space_parts(space: spaces.Space[Any]) -> dict[Key, spaces.Space[Any]]:
     """Return the subspaces of a Dict space by their keys, in a fixed order; any other space under the key ``None``."""
     return dict(space.spaces.items()) if isinstance(space, spaces.Dict) else {None: space}
+
+
+def space_formats(space: spaces.Space[Any]) -> Formats:
+    """Return the shape and the dtype of the observations of each part of a space, as SB3 allocates them.
+
+    :raises ValueError: if SB3's buffers do not support a part; the message names it
+    """
+    return {key: _format(key, part) for key, part in space_parts(space).items()}
+
+
+def _format(key: Key, part: spaces.Space[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    try:
+        return space_shape(part), space_dtype(part)
+    except ValueError as error:
+        raise type(error)(f"observations[{key!r}]: {error}" if key is not None else str(error)) from error
 
 
 def space_shape(space: spaces.Space[Any]) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ PLAIN = ("actions", "rewards", "dones", "timeouts", *EPISODE_ARRAYS)
 def named_arrays(buffer: BaseBuffer | ReplayBufferLike) -> dict[str, Any]:
     """Return all arrays of a buffer's state, compressed and plain ones; ``"observations/KEY"`` for a Dict space."""
     arrays: dict[str, Any] = {}
-    for name in OBSERVATIONS:
+    for name in getattr(buffer, "observation_attributes", OBSERVATIONS):
         value = vars(buffer).get(name)
         if isinstance(value, dict):
             arrays.update({f"{name}/{key}": array for key, array in value.items()})

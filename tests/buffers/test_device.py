@@ -36,7 +36,7 @@ from sb3_compressed import (
 from sb3_compressed.arrays import memory_log
 from sb3_compressed.arrays.device_slot_store import DeviceSlotStore, device_store
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.buffers import base
+from sb3_compressed.buffers import array_factory
 from sb3_compressed.buffers.resize import resize
 
 if compiler() is None:
@@ -61,7 +61,7 @@ def _emulated_device(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Non
     def emulated_store(device: th.device, item_nbytes: int) -> Any:
         return partial(DeviceSlotStore, item_nbytes=item_nbytes, device=device, launch=emulator.launch)
 
-    monkeypatch.setattr(base, "device_store", emulated_store)
+    monkeypatch.setattr(array_factory, "device_store", emulated_store)
     for name in ("MIN_NBYTES", "MAX_NBYTES"):
         monkeypatch.setattr(memory_log, name, 30_000)
 

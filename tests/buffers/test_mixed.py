@@ -147,7 +147,7 @@ def test_public_attributes_are_those_of_the_online_buffer() -> None:
     assert names - {*dir(buffer)} <= {
         *("REIMPLEMENTED", "bound_sampler", "compression_method", "copy_checkpoint", "copy_info_dict", "episodes"),
         *("given_arguments", "is_in_memory", "iterate", "joint_commit", "refresh", "repair_report", "sample_sequences"),
-        *("save_latest", "take_over"),
+        *("observation_attributes", "save_latest", "take_over"),
     }
     assert (buffer.n_steps, buffer.gamma, buffer.sampler) == (3, 0.9, online.sampler)
     assert not hasattr(mixed(), "n_steps"), "only with n-step returns"

@@ -59,6 +59,12 @@ DIGESTS: dict[str, set[str]] = {
     "MaskableDictRolloutBuffer._get_samples": {"355f10d4cab33fab"},
     "RecurrentRolloutBuffer.add": {"cd242ae3ac34c796"},
     "RecurrentDictRolloutBuffer.add": {"cd242ae3ac34c796"},
+    "RolloutBuffer.reset": {"a47d127e3ac7e9f3"},
+    "DictRolloutBuffer.reset": {"f2b824e490b4fbd6"},
+    "MaskableRolloutBuffer.reset": {"04092bc9974d7605"},
+    "MaskableDictRolloutBuffer.reset": {"04092bc9974d7605"},
+    "RecurrentRolloutBuffer.reset": {"de0ba30e959a029d"},
+    "RecurrentDictRolloutBuffer.reset": {"de0ba30e959a029d"},
 }
 
 

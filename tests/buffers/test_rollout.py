@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
@@ -125,7 +124,7 @@ def test_the_next_rollout_is_compressed_by_the_trained_codec(stream: Stream) -> 
 def test_arguments_of_other_classes_raise(stream: Stream) -> None:
     buffer, _ = make_pair("plain", stream)
     arguments = (stream[-1][0].obs, np.zeros(4), 0.5, True, th.zeros(4), th.zeros(4))
-    with pytest.raises(TypeError, match=re.escape("unexpected keyword arguments ['action_masks']")):
+    with pytest.raises(TypeError, match="action_masks"):
         buffer.add(*arguments, action_masks=np.ones((4, 4)))
     assert buffer.pos == 0
     buffer.add(*arguments)

@@ -1,0 +1,138 @@
+"""``ArrayFactory``: creates the compressed arrays of a buffer, and decides what an assignment to them does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch as th
+
+from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.arrays.assignment import assigned_arrays
+from sb3_compressed.arrays.device_slot_store import device_store
+from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.slot_store import SlotStore
+from sb3_compressed.buffers.compression_plan import CompressionPlan
+from sb3_compressed.codecs import Codec
+from sb3_compressed.common.spaces import Formats, Key
+
+__all__ = ["ArrayFactory"]
+
+
+class ArrayFactory:
+    """Creates the compressed arrays of a buffer. Those of one key share frames as long as their formats are equal.
+
+    :param plans: how the observations of each key are compressed; those of other keys are plain arrays
+    :param formats: shape and dtype of the observations that these plans are for
+    :param num_threads: threads that decode large batches
+    :param may_flatten: whether a view of another shape may replace an array, as in ``get`` of SB3's rollout buffers
+    :param has_fixed_formats: whether a folder contains the arrays, which have the formats of the space there
+    :ivar newest: for each key, an unwritten array of the format of the array that was created last
+    :ivar rows: the number of rows and of environments that arrays have now
+    :ivar device: the device that arrays are stored on, ``None`` for the memory of the process
+    :ivar validated_kinds: types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation,
+        for arrays of the present formats
+    """
+
+    def __init__(
+        self,
+        plans: Mapping[Key, CompressionPlan],
+        formats: Formats,
+        num_threads: int,
+        *,
+        may_flatten: bool,
+        has_fixed_formats: bool = False,
+    ) -> None:
+        self.plans = plans
+        self.formats = formats
+        self.num_threads = num_threads
+        self.may_flatten = may_flatten
+        self.newest: dict[Key, CompressedArray] = {}
+        self.rows: tuple[int, int] = (0, 0)
+        self.device: th.device | None = None
+        self.has_fixed_formats = has_fixed_formats
+        self.validated_kinds: tuple[Any, ...] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "device": None, "has_fixed_formats": False}  # copies and pickles are in memory
+
+    def new_array(self, key: Key, item_shape: tuple[int, ...], dtype: np.dtype[Any]) -> CompressedArray:
+        """Return an unwritten array of a key, ``(*rows, *item_shape)``."""
+        newest = self._of_format(key, (*self.rows, *item_shape), dtype)
+        if self.newest.get(key) is not newest:
+            self.newest[key], self.validated_kinds = newest, None
+        return newest.new_sharing_frames()
+
+    def assigned(self, attribute: str, current: Mapping[Any, Any], values: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Return the arrays of some keys after an assignment; see :func:`.assigned_arrays`.
+
+        A compressed array takes the dtype of the values, as SB3's attribute does.
+
+        :param attribute: name of the attribute, for errors
+        :param current: the arrays of all keys
+        :param values: what is assigned to each key
+        :raises ValueError: if a shape or a value does not fit; nothing is changed then
+        :raises TypeError: if values are not numeric; likewise
+        """
+        names = {key: attribute if key is None else f"{attribute}[{key!r}]" for key in values}
+        unwritten = {
+            key: self._for_values(names[key], key, value) for key, value in values.items() if key in self.plans
+        }
+        arrays = assigned_arrays(
+            {names[key]: current.get(key) for key in values},
+            {names[key]: value for key, value in values.items()},
+            {names[key]: array for key, array in unwritten.items()},
+            may_flatten=self.may_flatten,
+        )
+        self.newest.update(unwritten)
+        self.validated_kinds = None
+        return {key: arrays[name] for key, name in names.items()}
+
+    def _for_values(self, name: str, key: Key, value: Any) -> CompressedArray:
+        """Return an unwritten array that values can be assigned to, if there may be one; otherwise one of any format.
+
+        :raises ValueError: if the buffer is in a folder, and the values have another dtype
+        """
+        newest = self.newest.get(key)
+        if newest is None:
+            newest = self._of_format(key, (*self.rows, *self.plans[key].item_shape), _dtype_of(value) or np.dtype("u1"))
+        if isinstance(value, CompressedArray) and value.shares_stream_with(newest, may_flatten=self.may_flatten):
+            return newest
+        dtype = _dtype_of(value) or newest.dtype
+        if self.has_fixed_formats:
+            if dtype != newest.dtype:
+                raise ValueError(
+                    f"{name}: a folder stores observations in the dtype of their space, {newest.dtype}, and values of "
+                    f"dtype {dtype} cannot replace them; change the space, or assign values.astype({newest.dtype})"
+                )
+            return newest
+        shape = tuple(getattr(value, "shape", newest.shape))
+        return self._of_format(key, shape if shape[:2] == self.rows else newest.shape, dtype)
+
+    def _of_format(self, key: Key, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CompressedArray:
+        """Return an unwritten array of a format, the newest one if it has that."""
+        newest = self.newest.get(key)
+        if newest is not None and (newest.shape, newest.dtype) == (shape, dtype):
+            return newest
+        plan = self.plans[key]
+        new_store: Callable[[Codec], SlotStore] = MemorySlotStore
+        if self.device is not None:
+            new_store = device_store(self.device, plan.item_nbytes(dtype))
+        return CompressedArray(
+            shape,
+            dtype,
+            plan.codec,
+            plan.frame_stack,
+            elem_type=plan.elem_type,
+            num_threads=self.num_threads,
+            new_store=new_store,
+        )
+
+
+def _dtype_of(value: Any) -> np.dtype[Any] | None:
+    """Return the dtype of an array-like, ``None`` if it has none, such as a list, or not one of numbers."""
+    dtype = (
+        value[:0].cpu().numpy().dtype if isinstance(value, th.Tensor) and value.ndim else getattr(value, "dtype", None)
+    )
+    return dtype.newbyteorder("=") if isinstance(dtype, np.dtype) and dtype.kind in "biuf" else None
