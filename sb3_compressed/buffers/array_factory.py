@@ -31,8 +31,7 @@ class ArrayFactory:
     :ivar newest: for each key, an unwritten array of the format of the array that was created last
     :ivar rows: the number of rows and of environments that arrays have now
     :ivar device: the device that arrays are stored on, ``None`` for the memory of the process
-    :ivar validated_kinds: types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation,
-        for arrays of the present formats
+    :ivar n_changes: how often arrays may have got other formats
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class ArrayFactory:
         self.rows: tuple[int, int] = (0, 0)
         self.device: th.device | None = None
         self.has_fixed_formats = has_fixed_formats
-        self.validated_kinds: tuple[Any, ...] | None = None
+        self.n_changes = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "device": None, "has_fixed_formats": False}  # copies and pickles are in memory
@@ -61,7 +60,7 @@ class ArrayFactory:
         """Return an unwritten array of a key, ``(*rows, *item_shape)``."""
         newest = self._of_format(key, (*self.rows, *item_shape), dtype)
         if self.newest.get(key) is not newest:
-            self.newest[key], self.validated_kinds = newest, None
+            self.newest[key] = newest
         return newest.new_sharing_frames()
 
     def assigned(self, attribute: str, current: Mapping[Any, Any], values: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -86,7 +85,7 @@ class ArrayFactory:
             may_flatten=self.may_flatten,
         )
         self.newest.update(unwritten)
-        self.validated_kinds = None
+        self.n_changes += 1
         return {key: arrays[name] for key, name in names.items()}
 
     def _for_values(self, name: str, key: Key, value: Any) -> CompressedArray:

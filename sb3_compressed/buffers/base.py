@@ -346,17 +346,21 @@ class CompressedBuffer(BaseBuffer):
 
     # -- adding ----------------------------------------------------------------------------------------------
 
+    #: See :attr:`_validated_kinds`, and the state of the factory of arrays then.
+    _kinds_and_state: tuple[tuple[Any, ...] | None, int] = (None, 0)
+
     @property
     def _validated_kinds(self) -> tuple[Any, ...] | None:
         """Types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation.
 
-        Steps with the same ones are not validated again, until an array gets another format.
+        Steps with the same ones are not validated again, until an array is replaced.
         """
-        return self._array_factory.validated_kinds
+        kinds, n_changes = self._kinds_and_state
+        return kinds if n_changes == self._array_factory.n_changes else None
 
     @_validated_kinds.setter
     def _validated_kinds(self, kinds: tuple[Any, ...] | None) -> None:
-        self._array_factory.validated_kinds = kinds
+        self._kinds_and_state = kinds, self._array_factory.n_changes
 
     def _validate_step(
         self, kinds: tuple[Any, ...] | None, observations: tuple[Any, ...], others: tuple[Any, ...]

@@ -114,6 +114,8 @@ def test_rollouts(kind: str, case: str) -> None:
     for which in (0, 1):
 
         class Own(ROLLOUT_PAIRS[kind][which]):  # type: ignore[misc]
+            observations: Any
+
             def reset(self) -> None:
                 super().reset()
                 if isinstance(self.observations, dict):  # as SB3's code fills it
@@ -160,6 +162,16 @@ def test_a_key_of_a_dict_that_was_added_to() -> None:
             arrays["cam"] = np.array(arrays["cam"]).astype(np.float32)
         add_replay(buffer, 8, 1, first=4)
     assert_same_batch(*same_draws(lambda: ours.sample(32), lambda: theirs.sample(32), seed=0))
+
+
+def test_shallow_copies_validate_for_their_own_arrays() -> None:
+    buffer = CompressedReplayBuffer(40, INTS, ACTIONS, device="cpu", n_envs=2)
+    copied = copy.copy(buffer)
+    buffer.observations, buffer.next_observations = (arrays_for(buffer, np.float32) for _ in range(2))
+    for _ in range(2):
+        add_replay(buffer, 3, np.float32(1 / 255))
+        with pytest.raises(ValueError, match="uint8"):
+            add_replay(copied, 3, np.float32(1 / 255))
 
 
 @pytest.mark.parametrize("cls", [CompressedReplayBuffer, CompressedDictReplayBuffer])

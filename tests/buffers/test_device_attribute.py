@@ -16,6 +16,7 @@ from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
 from support import assert_same_batch, same_draws
 
 from sb3_compressed import CompressedReplayBuffer, MixedReplayBuffer, load_checkpoint, save_checkpoint
+from sb3_compressed.common.tree_map import tree_map
 
 IMAGE = spaces.Box(0, 255, (4, 36, 36), np.uint8)
 ACTIONS = spaces.Discrete(3)
@@ -45,9 +46,10 @@ def filled(cls: Any, **options: Any) -> Any:
     further = {"lstm_states": STATES} if "Recurrent" in cls.__name__ else {}
     for step in range(20):
         obs, next_obs = (
-            {key: rng.integers(0, 2, (1, *part.shape)).astype(part.dtype) for key, part in space.items()}
-            if isinstance(space, spaces.Dict)
-            else rng.integers(0, 2, (1, *space.shape)).astype(space.dtype)
+            tree_map(
+                lambda part: rng.integers(0, 2, (1, *part.shape)).astype(part.dtype),
+                dict(space) if isinstance(space, spaces.Dict) else space,
+            )
             for _ in range(2)
         )
         if hasattr(buffer, "dones"):

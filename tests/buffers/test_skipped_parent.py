@@ -43,7 +43,7 @@ def assert_equal(ours: Any, theirs: Any) -> None:
     sample = [
         lambda each=each: each.sample(32) if hasattr(each, "dones") else [*each.get(16)] for each in (ours, theirs)
     ]
-    batches = same_draws(*sample, seed=0)  # type: ignore[arg-type]
+    batches = same_draws(*sample, seed=0)
     pairs = [batches] if hasattr(ours, "dones") else zip(*batches, strict=True)
     for batch, expected in pairs:
         assert_same_batch(batch, expected)
@@ -198,7 +198,7 @@ def test_states_of_a_users_own(kind: str, mode: str) -> None:
 def test_resets_between_ours_and_sb3s_are_called(kind: str) -> None:
     ours, theirs = ROLLOUT_PAIRS[kind]
 
-    class Counting(theirs):  # type: ignore[misc]
+    class Counting(theirs):  # type: ignore[misc, valid-type]
         n_resets = 0
 
         def reset(self) -> None:
