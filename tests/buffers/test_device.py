@@ -117,6 +117,32 @@ def test_observations_of_a_narrower_dtype_are_those_of_a_buffer_in_memory(stream
     assert_same_samples(ours, others)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cpu:0", None])
+def test_the_device_may_be_a_string(device: Any) -> None:
+    ours, theirs = (filled("atari", 60, 30, cls, **options) for cls, options in PAIR_AND_OPTIONS)
+    for buffer in (ours, theirs):
+        buffer.device = device
+    assert_same_batch(*same_draws(lambda: ours.sample(32), lambda: theirs.sample(32), seed=0))
+
+
+def test_batches_move_to_another_device() -> None:
+    buffer = on_device("atari", 60, 30)
+    buffer.device = "meta"  # the only other one that each machine has
+    batch = buffer.sample(8)
+    assert {batch.observations.device.type, batch.next_observations.device.type} == {"meta"}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_arrays_of_another_dtype_are_on_the_device(dtype: Any) -> None:
+    ours, theirs = (filled("atari", 30, 60, cls, **options) for cls, options in PAIR_AND_OPTIONS)
+    for buffer in (ours, theirs):
+        for name in ("observations", "next_observations"):
+            setattr(buffer, name, np.zeros(getattr(buffer, name).shape, dtype))
+        add_all(recorded("atari")[-1][30:60], buffer)
+    assert isinstance(ours.observations.store, DeviceSlotStore)
+    assert_same_batch(*same_draws(lambda: ours.sample(32), lambda: theirs.sample(32), seed=0))
+
+
 def test_optimized_buffers_have_the_same_batches() -> None:
     ours, theirs = (
         filled("atari", 300, 200, cls, **SB3_OPTIMIZED, **options)
