@@ -121,6 +121,7 @@ class CompressedBuffer(BaseBuffer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        _require_own_observations(cls)
         _require_reimplemented(cls)
         if "__init__" in vars(cls):
             cls.__init__ = _recording_formats(cls.__init__)  # type: ignore[method-assign]
@@ -423,6 +424,19 @@ def _recording_formats(constructor: Callable[..., None]) -> Callable[..., None]:
         self._record_formats()
 
     return construct
+
+
+def _require_own_observations(cls: type[CompressedBuffer]) -> None:
+    """Raise if a class stores observations elsewhere, by a property: they would not be compressed.
+
+    :raises TypeError: then
+    """
+    for name in ("observations",) if issubclass(cls, RolloutBuffer) else ("observations", "next_observations"):
+        if isinstance(inspect.getattr_static(cls, name, None), property):
+            raise TypeError(
+                f"{cls.__name__}.{name} must not be a property, since add and sample use the compressed arrays of the "
+                "buffer: give the property another name"
+            )
 
 
 def _describe_storage(array: Any) -> str:

@@ -450,7 +450,7 @@ def _validate_buffers(buffers: Sequence[ReplayBuffer]) -> None:
 
 
 def _can_be_sampled(buffer: ReplayBuffer) -> bool:
-    episodes = EpisodeTable.among(vars(buffer))
+    episodes = EpisodeTable.of(buffer)
     return buffer.size() > 0 if episodes is None else bool(episodes.is_complete.any())
 
 

@@ -225,8 +225,11 @@ class CompressedReplay(CompressedBuffer):
         self.dones[rows] = done
         if self.handle_timeout_termination:
             self.timeouts[rows] = timeouts
-        # In one call: after Ctrl-C between the two, every later add would fail.
-        attributes.update(pos=end % self.buffer_size, full=self.full or end == self.buffer_size)
+        # Assigned as in SB3, since a subclass may store both elsewhere, and in this order: after Ctrl-C in between, the
+        # next add repeats the last row; in the other order, all rows would be lost.
+        if end == self.buffer_size:
+            self.full = True
+        self.pos = end % self.buffer_size
         if self._bound_sampler is not None and self._storage is None:
             self._bound_sampler.add_rows(self, n_steps)
 
@@ -484,7 +487,7 @@ class CompressedReplay(CompressedBuffer):
     @property
     def episodes(self) -> EpisodeTable | None:
         """The episodes of hindsight replay, ``None`` for other buffers."""
-        return EpisodeTable.among(vars(self))
+        return EpisodeTable.of(self)
 
     @property
     def n_skipped_updates(self) -> int:
@@ -682,6 +685,7 @@ class CompressedReplay(CompressedBuffer):
             is_timer = any(isinstance(vars(each).get(name), MethodTimer) for each in (self, other))
             if hasattr(other, name) and not is_timer and name not in KEPT_ATTRIBUTES:
                 vars(self)[name] = getattr(other, name)
+        self.full, self.pos = other.full, other.pos  # which a subclass may store elsewhere
         if replaced is not None and self._bound_sampler is None:
             self._bound_sampler = BoundSampler(copy.deepcopy(replaced.configuration), self.buffer_size, self.n_envs)
             self._bound_sampler.synchronize(self)

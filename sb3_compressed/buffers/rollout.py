@@ -28,6 +28,7 @@ from sb3_compressed.buffers.validation import (
     validate_per_env,
     validate_tensor,
 )
+from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.errors import BufferNotReady
 from sb3_compressed.persistence.buffer_state import observation_arrays
@@ -91,23 +92,26 @@ class CompressedRollout(CompressedBuffer):
         :raises TypeError: if an argument is not numeric; likewise
         :raises IndexError: if the buffer is full; call :meth:`reset`
         """
-        if self.full:
-            raise IndexError(f"the rollout buffer is full after {self.buffer_size} steps; call reset() first")
+        row = self.pos
+        if row >= len(self.rewards):
+            raise IndexError(f"the rollout buffer is full after {row} steps; call reset() first")
         kinds = kinds_of_step(obs, action, reward, episode_start, value, log_prob)
         if kinds is None or kinds != self._validated_kinds or value.requires_grad or log_prob.requires_grad:
             given = (obs,), (action, reward, episode_start, value, log_prob)
             obs, action, reward, episode_start, value, log_prob = self._validate_step(kinds, *given)
         observations = self.__dict__["observations"]
         [encoded] = encode_observations(observations, obs)
-        row = self.pos
         write_observations(observations, row, encoded)
         self.actions[row] = action.reshape(self.n_envs, self.action_dim)
         self.rewards[row] = reward
         self.episode_starts[row] = episode_start
         self.values[row] = value.cpu().numpy().flatten()
         self.log_probs[row] = log_prob.cpu().numpy()
-        # In one call: interrupted between the two, the buffer would never become full.
-        self.__dict__.update(pos=row + 1, full=row + 1 == self.buffer_size)
+        # In this order: interrupted in between, the last step is repeated; in the other one, the buffer would never
+        # become full.
+        if row + 1 == self.buffer_size:
+            self.full = True
+        self.pos = row + 1
 
     def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         obs, action, reward, episode_start, value, log_prob = given
@@ -175,8 +179,9 @@ class CompressedMinibatches(CompressedRollout):
         else:
             observations = self.swap_and_flatten(observations)
         others = {name: self.swap_and_flatten(self.__dict__[name]) for name in self._flattened}
-        # At once: interrupted in between, the next call would change some of them again.
-        self.__dict__.update(others, observations=observations, generator_ready=True)
+        with deferred_interrupts():  # in between, the next call would change some of them again
+            self.__dict__.update(others, observations=observations)
+            self.generator_ready = True
 
     def _get_samples(self, batch_inds: NDArray[np.int64], env: VecNormalize | None = None) -> Any:
         """Return the samples of some steps, as SB3's method does.

@@ -86,8 +86,9 @@ def append_rows(buffer: CompressedReplay, block: Block) -> None:
                     arrays[f"next_{stream.name}"].write_encoded(pos, references[number, 1])
                 for name, array in plain.items():
                     arrays[name][pos] = array[row]
+                if pos + 1 == size:
+                    buffer.full = True
                 buffer.pos = (pos + 1) % size
-                buffer.full = buffer.full or buffer.pos == 0
         if buffer.bound_sampler is not None:  # for a folder, the commit did this already, and nothing happens
             buffer.bound_sampler.add_rows(buffer, len(rows))
 

@@ -17,7 +17,7 @@ from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.sampler_state import sampler_specs
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 from sb3_compressed.samplers.config import sampler_to_config
-from sb3_compressed.samplers.episode_table import EPISODE_ARRAYS, EpisodeTable
+from sb3_compressed.samplers.episode_table import EPISODE_ARRAYS
 from sb3_compressed.storage.json_schema import check
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.metadata_schema import METADATA, check_values
@@ -52,13 +52,13 @@ def named_arrays(buffer: BaseBuffer | ReplayBufferLike) -> dict[str, Any]:
     """Return all arrays of a buffer's state, compressed and plain ones; ``"observations/KEY"`` for a Dict space."""
     arrays: dict[str, Any] = {}
     for name in getattr(buffer, "observation_attributes", OBSERVATIONS):
-        value = vars(buffer).get(name)
+        value = getattr(buffer, name, None)
         if isinstance(value, dict):
             arrays.update({f"{name}/{key}": array for key, array in value.items()})
         elif value is not None:
             arrays[name] = value
-    arrays.update({name: vars(buffer)[name] for name in PLAIN if isinstance(vars(buffer).get(name), np.ndarray)})
-    return arrays
+    plain = {name: getattr(buffer, name, None) for name in PLAIN}  # a subclass may have properties
+    return arrays | {name: value for name, value in plain.items() if isinstance(value, np.ndarray)}
 
 
 def observation_arrays(buffer: BaseBuffer | ReplayBufferLike) -> list[tuple[Key, Any]]:
@@ -81,7 +81,7 @@ def is_observation(name: str) -> bool:
 def get_array(buffer: BaseBuffer | ReplayBufferLike, name: str) -> Any:
     """Return one of a buffer's arrays, or what a user assigned instead; ``None`` if there is nothing."""
     attribute, _, key = name.partition("/")
-    value = vars(buffer).get(attribute)
+    value = getattr(buffer, attribute, None)
     return value.get(key) if key and isinstance(value, dict) else value
 
 
@@ -93,8 +93,10 @@ def put_array(buffer: ReplayBufferLike, name: str, array: NDArray[Any] | Compres
         if not isinstance(arrays, dict):  # a user has released it
             arrays = vars(buffer)[attribute] = {}
         dict.__setitem__(arrays, key, array)  # an assignment would copy the values
+    elif attribute in OBSERVATIONS:
+        vars(buffer)[attribute] = array  # likewise
     else:
-        vars(buffer)[attribute] = array
+        setattr(buffer, attribute, array)
 
 
 def array_specs(buffer: ReplayBufferLike) -> dict[str, ArraySpec]:
@@ -166,7 +168,7 @@ def require_loadable(buffer: ReplayBufferLike, folder: Path) -> None:
     try:
         check(METADATA, metadata(buffer), what)
         check_values({"pos": int(buffer.pos), "full": bool(buffer.full)}, buffer.buffer_size, what)
-        if (episodes := EpisodeTable.among(vars(buffer))) is not None:
+        if (episodes := buffer.episodes) is not None:
             episodes.check(buffer.buffer_size, what)
     except CorruptStorage as error:
         raise StorageError(str(error)) from error

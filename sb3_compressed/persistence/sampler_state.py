@@ -92,7 +92,8 @@ def sampler_values(buffer: ReplayBufferLike, store: ArrayStore, pos: int) -> dic
             state[name] = to_json(value.item() if isinstance(value, np.generic | np.ndarray) else value)
         except CodecError as error:
             raise StorageError(f"the state {name!r} of {bound.sampler}: {error}") from error
-    return {"sampler": {"step": store.step_at(pos, buffer.buffer_size) - bound.n_unreported, "state": state}}
+    step = int(store.step_at(pos, buffer.buffer_size) - bound.n_unreported)  # Python's number, for JSON
+    return {"sampler": {"step": step, "state": state}}
 
 
 def load_sampler(buffer: ReplayBufferLike, store: ArrayStore, ring: RingResize | None = None) -> bool:

@@ -38,8 +38,14 @@ class EpisodeTable(NamedTuple):
 
     @classmethod
     def among(cls, arrays: Mapping[str, Any]) -> EpisodeTable | None:
-        """Return the table that is among some arrays or attributes, ``None`` if there is none."""
+        """Return the table that is among some arrays, ``None`` if there is none."""
         return cls(*(arrays[name] for name in EPISODE_ARRAYS)) if arrays.keys() >= {*EPISODE_ARRAYS} else None
+
+    @classmethod
+    def of(cls, buffer: object) -> EpisodeTable | None:
+        """Return the table of a buffer, ``None`` if it has no hindsight replay."""
+        starts = getattr(buffer, EPISODE_ARRAYS[0], None)
+        return None if starts is None else cls(starts, *(getattr(buffer, name) for name in EPISODE_ARRAYS[1:]))
 
     @property
     def is_complete(self) -> NDArray[np.bool_]:

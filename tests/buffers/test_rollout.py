@@ -13,7 +13,7 @@ from conftest import Stream
 from gymnasium import spaces
 from sb3_contrib.common.recurrent.type_aliases import RNNStates
 from stable_baselines3.common.buffers import RolloutBuffer
-from support import Transition, assert_same_batch, n_episode_ends, same_draws
+from support import Transition, assert_same_batch, n_episode_ends, recorded, same_draws
 
 from sb3_compressed import CompressedRolloutBuffer
 from sb3_compressed.arrays.memory_log import MIN_NBYTES
@@ -94,6 +94,26 @@ def assert_equivalent(kind: str, ours: Any, theirs: Any, stream: Stream) -> None
 @pytest.mark.parametrize("method", ["auto", "zstd-5"])
 def test_batches_equal_sb3s(kind: str, method: str, stream: Stream) -> None:
     assert_equivalent(kind, *make_pair(kind, stream, compression_method=method, num_threads=2), stream)
+
+
+@pytest.mark.parametrize("kind", ROLLOUT_PAIRS)
+def test_the_last_step_of_a_full_buffer_can_be_replaced(kind: str) -> None:
+    """As in SB3, where only the end of the arrays refuses a step."""
+    stream = recorded("console" if "dict" in kind else "atari")
+    buffers = make_pair(kind, stream)
+    transitions = stream[-1]
+    for buffer in buffers:
+        fill(kind, buffer, transitions[:N_STEPS], np.ones(buffer.n_envs))
+        rng = np.random.default_rng(1)
+        for row, number in ((N_STEPS - 1, N_STEPS), (3, N_STEPS + 1), (N_STEPS - 1, N_STEPS + 2)):
+            buffer.pos = row
+            extra = extra_arguments(kind, buffer.action_space, buffer.n_envs, rng)
+            transitions[number].add_to_rollout(buffer, transitions[number].done, rng, **extra)
+            assert (buffer.pos, buffer.full) == (row + 1, True)
+        with pytest.raises(IndexError):
+            transitions[0].add_to_rollout(buffer, transitions[0].done, rng, **extra)
+    for ours, theirs in zip(*same_draws(*[lambda b=b: [*b.get(50)] for b in buffers], seed=0), strict=True):
+        assert_same_batch(ours, theirs)
 
 
 def test_a_full_rollout_buffer_takes_no_more_steps_until_its_reset_frees_the_memory(stream: Stream) -> None:

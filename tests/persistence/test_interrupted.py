@@ -78,8 +78,7 @@ def test_the_last_row_can_be_interrupted_and_added_again(kind: str) -> None:
     for at in [at for at in bytecodes(lambda: add_row(buffer)) if at[0].co_name in names]:  # noqa: B023
         buffer = with_one_row_left()
         interrupt(lambda: add_row(buffer), at)  # noqa: B023  # it is called at once
-        if not buffer.full:
-            assert buffer.pos == 2
+        if buffer.pos == 2:
             add_row(buffer)
         assert (buffer.pos, buffer.full) == (0 if kind == "replay" else 3, True)
         np.testing.assert_array_equal(buffer.observations[:, 0, 0], [0, 1, 2])
