@@ -40,9 +40,26 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer, BaseConstruct
         """Do nothing: each ``add`` of hindsight replay is a transaction of its own."""
         return nullcontext()
 
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Add a transition of every environment to the current episodes; see :meth:`.CompressedReplay.add`."""
+        self._add(obs, next_obs, action, reward, done, infos, self._write_episode_steps)
+
     def _write_steps(
         self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
     ) -> None:
+        # A subclass that skips add() of this class, as by super(CompressedHerReplayBuffer, self).add(), tracks episodes
+        # in its own way, which SB3's sampling follows.
+        if self._bound_sampler is not None or self._storage is not None:
+            raise TypeError(
+                f"{type(self).__name__} skips CompressedHerReplayBuffer.add, so that its sampler or folder would not "
+                "contain its episodes: call super().add(), or leave sampler= and storage= out; save_checkpoint works"
+            )
+        super()._write_steps(n_steps, encoded, action, reward, done, timeouts, infos)
+
+    def _write_episode_steps(
+        self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
+    ) -> None:
+        """Write a step as :meth:`_write_steps` does, and its episodes."""
         # An episode of which a row is overwritten can no longer be sampled.
         row, n_rows, bound = self.pos, self.buffer_size, self._bound_sampler
         for env in np.flatnonzero(self.ep_length[row] > 0).tolist():

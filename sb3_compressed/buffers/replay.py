@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from os import PathLike
@@ -172,6 +172,15 @@ class CompressedReplay(CompressedBuffer):
         :raises ValueError: if an argument does not fit; the buffer is then as it was
         :raises TypeError: if an argument is not numeric; likewise
         """
+        self._add(obs, next_obs, action, reward, done, infos, self._write_steps)
+
+    def _add(
+        self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any, write_steps: Callable[..., None]
+    ) -> None:
+        """Validate and encode a transition, then write it in one transaction.
+
+        :param write_steps: :meth:`_write_steps`, or what else the caller writes with it
+        """
         storage = self._storage
         if storage is not None:
             storage.require_writable("added")
@@ -185,11 +194,11 @@ class CompressedReplay(CompressedBuffer):
             obs, next_obs, action, reward, done = self._validate_step(kinds, *given)
         encoded = encode_observations(self.__dict__["observations"], obs, next_obs)
         if storage is None:
-            self._write_steps(1, encoded, action, reward, done, timeouts, infos)
+            write_steps(1, encoded, action, reward, done, timeouts, infos)
             return
         storage.begin_row(self, done)
         try:
-            self._write_steps(1, encoded, action, reward, done, timeouts, infos)
+            write_steps(1, encoded, action, reward, done, timeouts, infos)
         except BaseException:  # Ctrl-C, too: a transaction is whole or not there
             storage.undo_row(self)
             raise
