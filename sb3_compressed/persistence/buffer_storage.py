@@ -92,6 +92,8 @@ class BufferStorage:
         self._uncommitted: list[Change] = []
         #: How many more rows :class:`JointCommit` commits, ``None`` outside of it.
         self._n_joint_rows: int | None = None
+        #: The row that was written next at the last commit.
+        self._committed_pos = buffer.pos
         #: The last step of the store at the last flush.
         self._flushed_step = store.step
         #: The state before the last ``add``, or block of :class:`JointCommit`.
@@ -200,7 +202,7 @@ class BufferStorage:
         if self.is_in_joint_commit:
             self.count_joint_rows(1)
             return
-        self._take_direct_writes()
+        self._take_direct_writes(buffer)
         changes = self._ring_changes(buffer, buffer.pos, 1)
         if (episodes := buffer.episodes) is not None:
             changes += episodes.changes_of_row(buffer.pos, done)
@@ -221,7 +223,12 @@ class BufferStorage:
             raise StorageError("a block of joint_commit added more steps than it announced")
         self._n_joint_rows -= n_rows
 
-    def _take_direct_writes(self) -> None:
+    def _take_direct_writes(self, buffer: ReplayBufferLike) -> None:
+        # Rows that were added by SB3's own method, as by ReplayBuffer.add(buffer, ...).
+        if n_rows := (buffer.pos - self._committed_pos) % buffer.buffer_size:
+            self._uncommitted += self._ring_changes(buffer, self._committed_pos, n_rows)
+            if buffer.episodes is not None:
+                self._uncommitted += buffer.episodes.all_changes()
         for name, array in self._slotted.items():
             if len(rows := array.take_direct_writes()):
                 self._uncommitted += [(name, int(each), int(each) + 1) for each in rows]
@@ -245,7 +252,7 @@ class BufferStorage:
         """Begin a block of :class:`JointCommit`."""
         self.require_writable("added")
         self.take_replaced_arrays(buffer)
-        self._take_direct_writes()
+        self._take_direct_writes(buffer)
         self._before = self._state_before(buffer, self._ring_changes(buffer, buffer.pos, n_rows))
         self._n_joint_rows = n_rows
 
@@ -306,7 +313,7 @@ class BufferStorage:
         except Exception:
             self.undo_row(buffer)
             raise
-        self._uncommitted = []
+        self._uncommitted, self._committed_pos = [], buffer.pos
 
     def take_replaced_arrays(self, buffer: ReplayBufferLike) -> None:
         """Copy arrays that replaced those of the folder, as after ``buffer.rewards = array``, to these.
@@ -353,7 +360,8 @@ class BufferStorage:
         if buffer.bound_sampler is not None:
             checksums |= self._commit_sampler(buffer)
         self.store.log.flush()
-        self._uncommitted, self._checksums, self._flushed_step = [], checksums, self.store.step
+        self._uncommitted, self._committed_pos = [], buffer.pos
+        self._checksums, self._flushed_step = checksums, self.store.step
 
     def _commit_sampler(self, buffer: ReplayBufferLike) -> dict[str, list[int]]:
         """Commit the state of the buffer's sampler, after the transitions that it includes.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
+from conftest import Stream
 from drawn_examples import FACTOR
 from gymnasium import spaces
 from interrupts import bytecodes, evenly, interrupt
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
+from stored import ROWS, hold_equal, new
 
-from sb3_compressed import CompressedReplayBuffer, CompressedRolloutBuffer
+from sb3_compressed import CompressedReplayBuffer, CompressedRolloutBuffer, load_checkpoint
 
 SPACE, BUTTONS = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2)
 
@@ -82,3 +86,20 @@ def test_the_last_row_can_be_interrupted_and_added_again(kind: str) -> None:
             add_row(buffer)
         assert (buffer.pos, buffer.full) == (0 if kind == "replay" else 3, True)
         np.testing.assert_array_equal(buffer.observations[:, 0, 0], [0, 1, 2])
+
+
+@pytest.mark.parametrize("options", [{}, {"optimize_memory_usage": True}, {"sampler": "prioritized"}], ids=repr)
+def test_steps_of_sb3s_own_add_are_committed_with_the_next_one(
+    options: dict[str, Any], stream: Stream, tmp_path: Path
+) -> None:
+    """As of a subclass that calls ``ReplayBuffer.add(self, ...)``, and is killed before it flushes."""
+    stored, held = new(stream, storage=tmp_path / "folder", **options), new(stream, **options)
+    for number, transition in enumerate(stream[-1][: ROWS + 20]):
+        for buffer in (stored, held):
+            if ROWS - 5 <= number < ROWS + 5 or number % 10 == 3:
+                given = (transition.obs, transition.next_obs, transition.action, transition.reward, transition.done)
+                ReplayBuffer.add(buffer, *given, transition.infos)
+            else:
+                transition.add_to(buffer)
+    shutil.copytree(tmp_path / "folder", tmp_path / "killed")
+    hold_equal(load_checkpoint(tmp_path / "killed", device="cpu"), held)
