@@ -123,10 +123,11 @@ class CompressedBuffer(BaseBuffer):
         super().__init_subclass__(**kwargs)
         _require_own_observations(cls)
         _require_reimplemented(cls)
-        if "__init__" in vars(cls):
+        owner = next(each for each in cls.__mro__ if "__init__" in vars(each))
+        if owner is cls or not issubclass(owner, CompressedBuffer):  # that of a mixin of a user
             cls.__init__ = _recording_formats(cls.__init__)  # type: ignore[method-assign]
         own = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if "__init__" not in vars(cls):
+        if owner is not cls:
             # What help() and editors show: the parent's arguments, then the options.
             options = [option for option in own if option.kind is option.KEYWORD_ONLY]
             own = [*parent_signature(cls, CompressedBuffer).parameters.values(), *options]

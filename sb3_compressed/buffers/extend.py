@@ -167,7 +167,7 @@ def _is_valid_at_once(buffer: ExtendedBuffer, step: Steps, n_steps: int) -> bool
         return False
     # Nothing may be broadcast: with an axis of steps, other axes would meet.
     n_values = [math.prod(array.shape[1:]) for array in leaves(buffer.observations)]
-    is_complete = np.shape(reward) == np.shape(done) == (buffer.n_envs,)
+    is_complete = (np.shape(reward), np.shape(done)) == (np.shape(buffer.rewards)[1:], np.shape(buffer.dones)[1:])
     return is_complete and all([part.size for part in leaves(each)] == n_values for each in (obs, next_obs))
 
 

@@ -14,6 +14,7 @@ from sb3_compressed.buffers.arguments import warn_of_time_limits
 from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.observations import take
 from sb3_compressed.buffers.replay import CompressedReplay, Transitions
+from sb3_compressed.buffers.validation import require_numbers_per_env
 
 __all__ = ["CompressedNStepReplayBuffer"]
 
@@ -59,6 +60,7 @@ class CompressedNStepReplayBuffer(CompressedReplay, NStepReplayBuffer, BaseConst
         super()._construct_parent(arguments)
 
     def _transitions_at(self, indices: NDArray[np.int64], env: VecNormalize | None = None) -> Transitions:
+        require_numbers_per_env(self, "n-step returns", "rewards", "dones")
         steps = self._steps_of_returns(indices)
         rewards = self._normalize_reward(take(self.rewards, steps.indices), env)
         is_included = np.arange(self.n_steps) <= steps.last[:, None]

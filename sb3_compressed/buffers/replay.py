@@ -44,7 +44,7 @@ from sb3_compressed.buffers.validation import (
     validate_integer,
     validate_numbers,
     validate_observations,
-    validate_per_env,
+    validate_row,
     validated_timeouts,
 )
 from sb3_compressed.buffers.weighted_samples import weighted_samples, weights_and_indices
@@ -251,8 +251,8 @@ class CompressedReplay(CompressedBuffer):
     def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         obs, next_obs, action, reward, done = given
         action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
-        reward = validate_per_env("reward", reward, self.n_envs)
-        done = validate_per_env("done", done, self.n_envs, may_broadcast=False)
+        reward = validate_row("reward", reward, self.rewards, self.n_envs)
+        done = validate_row("done", done, self.dones, self.n_envs, may_broadcast=False)
         obs = validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs)
         next_obs = validate_observations("next_obs", next_obs, self.observations, self.observation_space, self.n_envs)
         return obs, next_obs, action, reward, done

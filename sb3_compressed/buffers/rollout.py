@@ -25,7 +25,7 @@ from sb3_compressed.buffers.validation import (
     validate_integer,
     validate_numbers,
     validate_observations,
-    validate_per_env,
+    validate_row,
     validate_tensor,
 )
 from sb3_compressed.common.interrupts import deferred_interrupts
@@ -115,14 +115,14 @@ class CompressedRollout(CompressedBuffer):
 
     def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         obs, action, reward, episode_start, value, log_prob = given
-        validate_tensor("value", value, self.n_envs)  # which SB3 makes flat
+        validate_tensor("value", value.flatten() if hasattr(value, "flatten") else value, self.values, self.n_envs)
         return (
             validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs),
             validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs),
-            validate_per_env("reward", reward, self.n_envs),
-            validate_per_env("episode_start", episode_start, self.n_envs),
+            validate_row("reward", reward, self.rewards, self.n_envs),
+            validate_row("episode_start", episode_start, self.episode_starts, self.n_envs),
             value,
-            validate_tensor("log_prob", log_prob, self.n_envs),
+            validate_tensor("log_prob", log_prob, self.log_probs, self.n_envs),
         )
 
     def get(self, batch_size: int | None = None) -> Any:

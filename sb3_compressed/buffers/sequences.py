@@ -23,7 +23,7 @@ from sb3_compressed.buffers.tensors import (
     tensor_converter,
     torch_device,
 )
-from sb3_compressed.buffers.validation import validate_integer
+from sb3_compressed.buffers.validation import require_numbers_per_env, validate_integer
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.samplers import PrioritizedSampler
@@ -145,6 +145,7 @@ def _validate(buffer: SequenceBuffer, batch_size: int, shape: SequenceShape) -> 
     if shape.n_steps > 1 and not (buffer.handle_timeout_termination or buffer._has_warned_of_time_limits):
         buffer._has_warned_of_time_limits = True
         warn_of_time_limits("sequences")
+    require_numbers_per_env(buffer, "sequences", "rewards", "dones", "timeouts")
     # Longer sequences would consist of padding, for any amount of memory.
     most = buffer.buffer_size
     if shape.burn_in > most or (shape.length > most and shape.pad != "none"):

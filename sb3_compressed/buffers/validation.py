@@ -17,12 +17,14 @@ from sb3_compressed.arrays.cast import cast_values
 __all__ = [
     "is_unchanged",
     "kinds_of_step",
+    "require_numbers_per_env",
     "validate_infos",
     "validate_integer",
     "validate_numbers",
     "validate_observation",
     "validate_observations",
     "validate_per_env",
+    "validate_row",
     "validate_tensor",
     "validated_counts",
     "validated_timeouts",
@@ -99,8 +101,8 @@ def validate_observation(
         row = values.reshape(n_envs, 1) if is_number else values
         if isinstance(array, CompressedArray):
             return array.validated_row(row)
-        while row.ndim >= array.ndim and row.shape[0] == 1:  # NumPy ignores leading axes of length 1
-            values = row = row[0]
+        if not is_number:
+            values = row = _without_leading_axes(row, array.ndim - 1)
         _check_row(row, array)
     except (TypeError, ValueError) as error:
         hint = ""
@@ -155,9 +157,7 @@ def _size_hint(n_given: int, size: int, n_envs: int) -> str:
 
 def validate_per_env(name: str, value: Any, n_envs: int, *, may_broadcast: bool = True) -> NDArray[Any]:
     """Return one number for each environment as it can be assigned to ``(n_envs,)``, or raise."""
-    values = _numbers(name, value)
-    while values.ndim > 1 and values.shape[0] == 1:  # NumPy ignores leading axes of length 1
-        values = values[0]
+    values = _without_leading_axes(_numbers(name, value), 1)
     if values.shape == (n_envs,):
         return values
     if values.size == n_envs == 1:
@@ -167,10 +167,49 @@ def validate_per_env(name: str, value: Any, n_envs: int, *, may_broadcast: bool 
     return values
 
 
-def validate_tensor(name: str, value: Any, n_envs: int) -> th.Tensor:
-    """Return a tensor of one number for each environment, flat unless it has no axes, or raise."""
-    if not isinstance(value, th.Tensor) or value.numel() not in (n_envs, 1) or value.requires_grad:
+def validate_row(name: str, value: Any, array: Any, n_envs: int, *, may_broadcast: bool = True) -> NDArray[Any]:
+    """Return numbers of all environments as they can be assigned to a row of an array, or raise.
+
+    SB3's array has one number for each environment. If a subclass replaced it, for example by one with the rewards of
+    several objectives, what NumPy assigns to its rows is valid.
+
+    :param array: the array of the buffer, ``(buffer_size, n_envs)`` unless it was replaced
+    :param may_broadcast: whether one number may stand for all environments
+    """
+    shape = np.shape(array)[1:]
+    if shape == (n_envs,):
+        return validate_per_env(name, value, n_envs, may_broadcast=may_broadcast)
+    values = _without_leading_axes(_numbers(name, value), len(shape))
+    _require_broadcast(name, values.shape, shape)
+    return values
+
+
+def require_numbers_per_env(buffer: Any, what: str, *names: str) -> None:
+    """Raise if arrays that a subclass replaced do not have one number for each environment.
+
+    :param what: what needs that
+    :raises ValueError: then
+    """
+    for name in names:
+        shape = np.shape(getattr(buffer, name))
+        if len(shape) != 2:
+            raise ValueError(f"{what} need one number of {name} for each environment, got an array of shape {shape}")
+
+
+def validate_tensor(name: str, value: Any, array: Any, n_envs: int) -> th.Tensor:
+    """Return a tensor of numbers of all environments as it can be assigned to a row of an array, or raise.
+
+    One number for each environment is returned flat, unless it has no axes.
+
+    :param array: as for :func:`validate_row`
+    """
+    shape = np.shape(array)[1:]
+    is_replaced = shape != (n_envs,)
+    if not isinstance(value, th.Tensor) or value.requires_grad or not (is_replaced or value.numel() in (n_envs, 1)):
         raise ValueError(f"{name} must be a tensor of {n_envs} elements without gradient, got {value!r}")
+    if is_replaced:
+        _require_broadcast(name, tuple(value.shape), shape)
+        return value
     return value.flatten() if value.dim() else value
 
 
@@ -214,6 +253,26 @@ def validate_infos(infos: Any, n_envs: int) -> None:
     if [*map(type, truncated)].count(bool) == n_envs:
         return
     validate_per_env("infos' 'TimeLimit.truncated'", truncated, n_envs)
+
+
+def _without_leading_axes(values: NDArray[Any], ndim: int) -> NDArray[Any]:
+    """Return values without leading axes of length 1 beyond ``ndim``, which NumPy ignores in assignments."""
+    while values.ndim > ndim and values.shape[0] == 1:
+        values = values[0]
+    return values
+
+
+def _require_broadcast(name: str, given: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Raise if values of one shape cannot be assigned to a row of another one.
+
+    :raises ValueError: then
+    """
+    try:
+        is_valid = np.broadcast_shapes(given, shape) == shape
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise ValueError(f"{name} must have the shape {shape}, that of a row of the buffer's array, got {given}")
 
 
 def _check_row(values: NDArray[Any], array: NDArray[Any]) -> None:
