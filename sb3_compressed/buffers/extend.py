@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,24 +19,31 @@ from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.persistence.buffer_storage import BufferStorage
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 
-__all__ = ["CHUNK_STEPS", "Steps", "add_steps", "infos_of", "steps_of"]
+__all__ = ["CHUNK_STEPS", "Steps", "add_steps", "extend_buffer", "infos_of", "steps_of"]
 
 #: The most bytes of observations, without the next ones, that are encoded in one call, and the most steps.
 CHUNK_NBYTES, CHUNK_STEPS = 4_000_000, 32
 
 
-class ExtendedBuffer(ReplayBufferLike, Protocol):
-    """What is used of a :class:`.CompressedReplay` that steps are added to."""
+class AddingBuffer(Protocol):
+    """What is used of any replay buffer that steps are passed to."""
 
     handle_timeout_termination: bool
+
+    # Users' methods may have other arguments.
+    @property
+    def add(self) -> Callable[..., None]: ...
+
+
+class ExtendedBuffer(ReplayBufferLike, AddingBuffer, Protocol):
+    """What is used of a :class:`.CompressedReplay` that steps are added to."""
+
     copy_info_dict: bool
     _storage: BufferStorage | None
     _validated_kinds: tuple[Any, ...] | None
 
     @property
     def _adds_each_step(self) -> bool: ...
-
-    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None: ...
 
     def joint_commit(self, n_steps: int) -> AbstractContextManager[None]: ...
 
@@ -66,6 +74,82 @@ class Steps(NamedTuple):
     def at(self, index: int | slice) -> Steps:
         """Return some steps, or one without the axis of steps."""
         return Steps(*[None if field is None else tree_map(lambda part: part[index], field) for field in self])
+
+
+def extend_buffer(
+    buffer: AddingBuffer,
+    arguments: tuple[Any, ...],
+    timeouts: Any,
+    add_steps: Callable[[Steps, Sequence[Any] | None], None],
+) -> None:
+    """Add many steps, each argument being what ``add`` takes for all of them.
+
+    As in SB3, steps are passed to an ``add`` of the user one after the other, whatever arguments it takes.
+
+    :param arguments: those of ``add``, ``None`` for those that were not passed
+    :param timeouts: whether episodes ended by a time limit, instead of info dicts
+    :param add_steps: adds steps and their info dicts to the buffer if ``add`` is not the user's
+    :raises ValueError: if they have different numbers of steps; steps before the last one of the shortest argument may
+        have been added then
+    :raises TypeError: if there are too many, or some are missing
+    """
+    if _has_own_add(buffer):
+        _add_each_step(buffer, arguments, timeouts)
+        return
+    if all(argument is None for argument in (*arguments, timeouts)):
+        return  # as in SB3
+    names = Steps._fields[:-1]
+    if missing := [name for name, argument in zip(names, arguments, strict=False) if argument is None]:
+        raise TypeError(f"extend() needs the arguments of add, {', '.join(missing)} are missing")
+    if len(arguments) > len(names) + 1:
+        raise TypeError(f"extend() takes the {len(names) + 1} arguments of add, got {len(arguments)}")
+    *given, infos = arguments
+    columns = (*given, timeouts, infos)
+    parts = _parts(columns) if any(map(_is_iterator, columns)) else [columns]
+    for *part, infos_of_part in parts:
+        add_steps(Steps(*part), infos_of_part)
+
+
+def _has_own_add(buffer: AddingBuffer) -> bool:
+    """Return whether ``add`` is a user's method, of the class or of this buffer."""
+    package = __name__.partition(".")[0]
+    methods = [type(buffer).add, vars(buffer).get("add", type(buffer).add)]
+    return any((getattr(each, "__module__", None) or "").partition(".")[0] != package for each in methods)
+
+
+def _add_each_step(buffer: AddingBuffer, arguments: tuple[Any, ...], timeouts: Any) -> None:
+    """Pass the steps to ``add`` one after the other, as SB3's ``extend`` does."""
+    if timeouts is not None:
+        before, infos, after = arguments[:5], arguments[5], arguments[6:]
+        _require_either(buffer, infos, timeouts)
+        arguments = (*before, map(_info_dicts, timeouts), *after)
+    while arguments and arguments[-1] is None:
+        arguments = arguments[:-1]
+    for step in zip(*map(_steps, arguments), strict=True):
+        buffer.add(*step)
+
+
+def _steps(argument: Any) -> Iterator[Any]:
+    """Iterate over the steps of an argument, also if it is a dict of arrays."""
+    if not isinstance(argument, Mapping):
+        return iter(argument)
+    return (dict(zip(argument, parts, strict=True)) for parts in zip(*map(_steps, argument.values()), strict=True))
+
+
+def _is_iterator(argument: Any) -> bool:
+    if isinstance(argument, Mapping):
+        return any(map(_is_iterator, argument.values()))
+    return argument is not None and not hasattr(argument, "__len__")
+
+
+def _parts(columns: tuple[Any, ...]) -> Iterator[list[Any]]:
+    """Yield lists of some steps at a time of arguments that may be iterators, whose content may not fit in memory."""
+    steps = [None if column is None else _steps(column) for column in columns]
+    while True:
+        part = [None if each is None else [*islice(each, CHUNK_STEPS)] for each in steps]
+        if not any(part):
+            return
+        yield part
 
 
 def add_steps(buffer: ExtendedBuffer, given: Steps, infos: Sequence[Any] | None) -> None:
@@ -114,19 +198,13 @@ def _timeouts_of_steps(
     :raises ValueError: if they do not fit
     :raises TypeError: if time limits are not numeric
     """
-    if infos is not None and timeouts is not None:
-        raise ValueError("pass infos or timeouts, not both")
+    _require_either(buffer, infos, timeouts)
     if buffer.copy_info_dict and infos is None:
         raise ValueError("infos are needed with copy_info_dict=True")
     limits: list[Any] = []
     if infos is not None and (buffer.handle_timeout_termination or buffer.copy_info_dict):
         limits = [validated_timeouts(each, buffer.n_envs) for each in infos]
     if not buffer.handle_timeout_termination:
-        if timeouts is not None:
-            raise ValueError(
-                "a buffer with handle_timeout_termination=False stores no time limits: pass no timeouts, or "
-                "construct it without that argument"
-            )
         return None
     if infos is not None:
         return np.array(limits, np.bool_).reshape(n_steps, buffer.n_envs)
@@ -143,12 +221,30 @@ def _timeouts_of_steps(
     return ended.astype(np.bool_)
 
 
+def _require_either(buffer: AddingBuffer, infos: Any, timeouts: Any) -> None:
+    """Raise if time limits are passed twice, or to a buffer that does not store them.
+
+    :raises ValueError: then
+    """
+    if infos is not None and timeouts is not None:
+        raise ValueError("pass infos or timeouts, not both")
+    if timeouts is not None and not buffer.handle_timeout_termination:
+        raise ValueError(
+            "a buffer with handle_timeout_termination=False stores no time limits: pass no timeouts, or construct it "
+            "without that argument"
+        )
+
+
 def infos_of(n_envs: int, step: int, infos: Sequence[Any] | None, timeouts: NDArray[np.bool_] | None) -> Any:
     """Return the info dicts of a step."""
     if infos is not None:
         return infos[step]
-    ended = np.zeros(n_envs, np.bool_) if timeouts is None else timeouts[step]
-    return [{"TimeLimit.truncated": bool(each)} for each in ended]
+    return _info_dicts(np.zeros(n_envs, np.bool_) if timeouts is None else timeouts[step])
+
+
+def _info_dicts(timeouts: Any) -> list[dict[str, bool]]:
+    """Return the info dicts of a step with these time limits, ``(n_envs,)``."""
+    return [{"TimeLimit.truncated": bool(each)} for each in timeouts]
 
 
 def _is_valid_at_once(buffer: ExtendedBuffer, step: Steps, n_steps: int) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -28,7 +28,7 @@ from sb3_compressed.buffers.array_attributes import ArrayAttribute
 from sb3_compressed.buffers.array_formats import restore_formats
 from sb3_compressed.buffers.base import CompressedBuffer, Methods
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, open_to_load
-from sb3_compressed.buffers.extend import Steps, add_steps
+from sb3_compressed.buffers.extend import add_steps, extend_buffer
 from sb3_compressed.buffers.observations import (
     as_indices,
     encode_observations,
@@ -259,20 +259,21 @@ class CompressedReplay(CompressedBuffer):
 
     def extend(
         self,
-        obs: Any,
-        next_obs: Any,
-        action: Any,
-        reward: Any,
-        done: Any,
-        infos: Sequence[Any] | None = None,
-        *,
+        obs: Any = None,
+        next_obs: Any = None,
+        action: Any = None,
+        reward: Any = None,
+        done: Any = None,
+        infos: Any = None,
+        *further: Any,
         timeouts: Any = None,
     ) -> None:
         """Add many steps of every environment, as if each were passed to ``add``, in less time.
 
         Everything is validated before anything is added. In a folder, all steps are committed together, or as many at a
         time as the buffer has rows but one. If a codec raises, the steps before its call stay. Buffers with hindsight
-        replay, and subclasses that override ``add``, add one step after the other.
+        replay add one step after the other. As in SB3, each step is passed to ``add`` and validated there, if a
+        subclass overrides ``add``, which may take other arguments, or if an argument is an iterator.
 
         >>> import numpy as np
         >>> from gymnasium import spaces
@@ -293,12 +294,14 @@ class CompressedReplay(CompressedBuffer):
         :param reward: rewards ``(n_steps, n_envs)``
         :param done: whether an episode ended, ``(n_steps, n_envs)``
         :param infos: for each step one info dict for each environment; ignored as by ``add``
+        :param further: further arguments of the ``add`` of a subclass, for each step
         :param timeouts: whether an episode ended by a time limit, ``(n_steps, n_envs)``, instead of ``infos``
-        :raises ValueError: if an argument does not fit, or neither ``infos`` nor ``timeouts`` is passed where the
-            buffer stores time limits, or ``timeouts`` where it does not; the buffer is then as it was
-        :raises TypeError: if an argument is not numeric; likewise
+        :raises ValueError: if an argument does not fit, arguments have different numbers of steps, neither ``infos``
+            nor ``timeouts`` is passed where the buffer stores time limits, or ``timeouts`` where it does not; unless
+            each step is passed to ``add``, the buffer is then as it was
+        :raises TypeError: if an argument is not numeric, or missing; likewise
         """
-        add_steps(self, Steps(obs, next_obs, action, reward, done, timeouts), infos)
+        extend_buffer(self, (obs, next_obs, action, reward, done, infos, *further), timeouts, partial(add_steps, self))
 
     # -- sampling --------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 from sb3_compressed.buffers.arguments import storage_mode_of, warn_of_time_limits
-from sb3_compressed.buffers.extend import Steps, infos_of, steps_of
+from sb3_compressed.buffers.extend import Steps, extend_buffer, infos_of, steps_of
 from sb3_compressed.buffers.tensors import OutputDtype, output_tensors, to_tensor, torch_device
 from sb3_compressed.buffers.validation import validate_infos, validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples
@@ -311,13 +311,13 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     def extend(
         self,
-        obs: Any,
-        next_obs: Any,
-        action: Any,
-        reward: Any,
-        done: Any,
-        infos: Sequence[Any] | None = None,
-        *,
+        obs: Any = None,
+        next_obs: Any = None,
+        action: Any = None,
+        reward: Any = None,
+        done: Any = None,
+        infos: Any = None,
+        *further: Any,
         timeouts: Any = None,
     ) -> None:
         """Add many steps of every environment, one after the other, with the arguments of a local buffer's ``extend``.
@@ -325,7 +325,10 @@ class DistributedReplayBuffer(ReplayBuffer):
         :raises ValueError: if an argument does not fit; steps before it stay
         :raises TypeError: if an argument is not numeric; likewise
         """
-        steps, n_steps = steps_of(self._template, Steps(obs, next_obs, action, reward, done, timeouts), infos)
+        extend_buffer(self, (obs, next_obs, action, reward, done, infos, *further), timeouts, self._add_steps)
+
+    def _add_steps(self, given: Steps, infos: Sequence[Any] | None) -> None:
+        steps, n_steps = steps_of(self._template, given, infos)
         for step in range(n_steps):
             self.add(*steps.at(step)[:-1], infos_of(self._template.n_envs, step, infos, steps.timeouts))
 

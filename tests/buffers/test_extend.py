@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,16 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
-from support import add_all, assert_same_batch, new_buffer, recorded, same_draws
+from support import Transition, add_all, assert_same_batch, new_buffer, recorded, same_draws
 
-from sb3_compressed import CompressedHerReplayBuffer, CompressedReplayBuffer, MixedReplayBuffer, load_checkpoint
+from sb3_compressed import (
+    CompressedDictReplayBuffer,
+    CompressedHerReplayBuffer,
+    CompressedReplayBuffer,
+    MixedReplayBuffer,
+    load_checkpoint,
+)
+from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.errors import CodecError, StorageError
 from sb3_compressed.samplers import PrioritizedSampler
 
@@ -391,3 +399,178 @@ def test_steps_before_an_error_of_a_codec_stay() -> None:
     assert buffer.pos == 96
     np.testing.assert_array_equal(buffer.rewards[:96, 0], np.arange(96))
     np.testing.assert_array_equal(buffer.observations[:96], steps(96)["obs"])
+
+
+class Costs:
+    """Takes a further argument for each step."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        buffer: Any = self
+        self.costs = np.zeros((buffer.buffer_size, buffer.n_envs))
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any, cost: Any) -> None:
+        buffer: Any = super()
+        self.costs[self.pos] = cost  # type: ignore[attr-defined]
+        buffer.add(obs, next_obs, action, reward, done, infos)
+
+
+class NoInfos:
+    """Takes no infos."""
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any) -> None:
+        buffer: Any = super()
+        buffer.add(obs, next_obs, action, reward, done, [{}] * len(done))
+
+
+class WholeTransitions:
+    """Takes one object for each step."""
+
+    def add(self, transition: Any) -> None:
+        buffer: Any = super()
+        buffer.add(*vars(transition).values())
+
+
+class ScaledObservations:
+    """Takes observations that the buffer would refuse."""
+
+    def add(self, obs: Any, next_obs: Any, *others: Any) -> None:
+        buffer: Any = super()
+        buffer.add(*[tree_map(lambda part: (2 * part).astype(part.dtype), each) for each in (obs, next_obs)], *others)
+
+
+def columns_of(transitions: Any) -> list[list[Any]]:
+    """Return the arguments of ``extend`` as lists of what ``add`` takes."""
+    transitions = copy.deepcopy(transitions)  # SB3's Dict buffers write into the dicts
+    return [[getattr(each, name) for each in transitions] for name in vars(transitions[0])]
+
+
+CALLS: dict[str, tuple[Any, Callable[[list[Any]], list[Any]]]] = {
+    "lists": (object, lambda columns: columns),
+    "tuples": (object, lambda columns: [*map(tuple, columns)]),
+    "iterators": (object, lambda columns: [*map(iter, columns)]),
+    "generators": (object, lambda columns: [(each for each in column) for column in columns]),
+    "one iterator": (object, lambda columns: [*columns[:3], iter(columns[3]), *columns[4:]]),
+    "no arguments": (object, lambda columns: []),
+    "no steps": (object, lambda columns: [[]] * 6),
+    "a further argument": (Costs, lambda columns: [*columns, np.random.default_rng(0).random((len(columns[0]), 1))]),
+    "no infos": (NoInfos, lambda columns: columns[:5]),
+    "objects": (WholeTransitions, lambda columns: [[Transition(*each) for each in zip(*columns, strict=True)]]),
+    "observations of another range": (ScaledObservations, lambda columns: columns),
+    "iterators of an own add": (ScaledObservations, lambda columns: [*map(iter, columns)]),
+}
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+@pytest.mark.parametrize("case", CALLS)
+@pytest.mark.parametrize(
+    ("kind", "name"), [("replay", "atari"), ("n-step", "cart"), ("dict", "console"), ("her", "bits")]
+)
+def test_calls_are_those_of_sb3(kind: str, name: str, case: str, in_folder: bool, tmp_path: Path) -> None:
+    """``for data in zip(*args): self.add(*data)``, with whatever arguments the ``add`` of a subclass takes."""
+    mixin, arguments = CALLS[case]
+    stream = recorded(name)
+    buffers = []
+    for cls in REPLAY_PAIRS[kind]:
+        own: Any = cls if mixin is object else type("Own", (mixin, cls), {})
+        options = {"storage": tmp_path / "folder"} if in_folder and cls is REPLAY_PAIRS[kind][0] else {}
+        buffers.append(new_buffer(own, stream, 40, **options))
+        for part in (slice(0, 45), slice(45, 70)):
+            buffers[-1].extend(*arguments(columns_of(stream[-1][part])))
+    ours, theirs = buffers
+    assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+    np.testing.assert_array_equal(getattr(ours, "costs", 0), getattr(theirs, "costs", 0))
+    if theirs.size() and (kind != "her" or theirs.ep_length.any()):
+        assert_same_batch(*same_draws(*[partial(each.sample, 30) for each in buffers], seed=0))
+    if in_folder:
+        ours.close()
+
+
+def test_dicts_of_arrays_and_time_limits_for_an_own_add() -> None:
+    stream = recorded("console")
+    own: Any = type("Own", (Scaled, CompressedDictReplayBuffer), {})
+    buffers = [new_buffer(cls, stream, 30) for cls in (CompressedDictReplayBuffer, own)]
+    transitions = stream[-1][:20]
+    given = stacked(transitions)
+    infos = given.pop("infos")
+    timeouts = np.array([[info.get("TimeLimit.truncated", False) for info in each] for each in infos])
+    for buffer in buffers:
+        buffer.extend(**given, timeouts=timeouts)
+        with pytest.raises(ValueError, match="not both"):
+            buffer.extend(**given, timeouts=timeouts, infos=infos)
+    np.testing.assert_array_equal(buffers[1].rewards, 0.5 * buffers[0].rewards)
+    buffers[1].rewards[:] *= 2
+    assert_same_batch(*same_draws(*[partial(each.sample, 30) for each in buffers], seed=0))
+
+
+class Scaled:
+    """Changes rewards."""
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        buffer: Any = super()
+        buffer.add(obs, next_obs, action, 0.5 * reward, done, infos)
+
+
+def test_a_method_of_one_buffer_gets_every_step() -> None:
+    buffer: Any = CompressedReplayBuffer(50, SPACE, BUTTONS, "cpu")
+    costs = []
+
+    def add(*transition: Any) -> None:
+        costs.append(transition[6])
+        CompressedReplayBuffer.add(buffer, *transition[:6])
+
+    buffer.add = add
+    given = steps(20)
+    infos = [[{}]] * 20
+    buffer.extend(*[given[name] for name in ("obs", "next_obs", "action", "reward", "done")], infos, range(20))
+    assert (buffer.pos, costs) == (20, [*range(20)])
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    ("change", "error", "word"),
+    [
+        (lambda columns: [*columns[:5], columns[5][:19]], ValueError, "length|shorter|number of steps"),
+        (
+            lambda columns: [iter(columns[0]), *columns[1:3], columns[3][:19], *columns[4:]],
+            ValueError,
+            "shorter|number of",
+        ),
+        (lambda columns: [*columns, columns[0]], TypeError, "7|8"),
+        (lambda columns: columns[:2], TypeError, "missing"),
+        (lambda columns: columns[:5], (TypeError, ValueError), "infos"),
+    ],
+)
+def test_wrong_calls_raise_as_in_sb3(own: bool, change: Any, error: Any, word: str) -> None:
+    stream = recorded("atari-single")
+    cls: Any = type("Own", (Scaled, CompressedReplayBuffer), {}) if own else CompressedReplayBuffer
+    buffer = new_buffer(cls, stream, 50)
+    with pytest.raises(error, match=word):
+        buffer.extend(*change(columns_of(stream[-1][:20])))
+    assert own or buffer.size() == 0
+    if own:
+        assert buffer.size() in (0, 19)
+
+
+def test_steps_of_a_generator_are_not_collected() -> None:
+    """A data set may be larger than the memory."""
+    n_alive, most = 0, 0
+
+    class Tracked(np.ndarray[Any, Any]):
+        def __del__(self) -> None:
+            nonlocal n_alive
+            n_alive -= 1
+
+    def frames() -> Any:
+        nonlocal n_alive, most
+        for number in range(500):
+            frame = np.full((1, 4, 36, 36), number % 251, np.uint8).view(Tracked)
+            n_alive += 1
+            most = max(most, n_alive)
+            yield frame
+
+    buffer = CompressedReplayBuffer(100, SPACE, BUTTONS, "cpu")
+    zeros = np.zeros((500, 1))
+    buffer.extend(frames(), frames(), zeros, zeros, zeros == 1, timeouts=zeros == 1)
+    assert (buffer.pos, buffer.full) == (0, True)
+    assert most < 200
