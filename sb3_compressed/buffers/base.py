@@ -46,6 +46,12 @@ from sb3_compressed.buffers.array_formats import ArrayFormats, formats_of
 from sb3_compressed.buffers.compression_plan import CompressionPlan, plan_arrays
 from sb3_compressed.buffers.memory_statistics import statistics_of
 from sb3_compressed.buffers.number_attribute import NumberAttribute
+from sb3_compressed.buffers.parent_methods import (
+    Methods,
+    record_parents,
+    require_reimplemented,
+    warn_of_replaced,
+)
 from sb3_compressed.buffers.pickling import attributes_to_pickle, unpickled_attributes
 from sb3_compressed.buffers.tensors import OutputDtype, output_tensors
 from sb3_compressed.buffers.timing import MethodTimer
@@ -61,9 +67,6 @@ from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMo
 from sb3_compressed.samplers import Sampler
 
 __all__ = ["CompressedBuffer", "Methods"]
-
-Methods = tuple[Callable[..., Any], ...]
-"""Methods of classes."""
 
 #: Arguments of SB3's constructors that do not describe the content, or are stored elsewhere.
 NOT_STORED_ARGUMENTS = {"observation_space", "action_space", "device", "env"}
@@ -122,7 +125,8 @@ class CompressedBuffer(BaseBuffer):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         _require_own_observations(cls)
-        _require_reimplemented(cls)
+        record_parents(cls)
+        require_reimplemented(cls, CompressedBuffer, cls.REIMPLEMENTED)
         owner = next(each for each in cls.__mro__ if "__init__" in vars(each))
         if owner is cls or not issubclass(owner, CompressedBuffer):  # that of a mixin of a user
             cls.__init__ = _recording_formats(cls.__init__)  # type: ignore[method-assign]
@@ -184,6 +188,7 @@ class CompressedBuffer(BaseBuffer):
 
         :param arguments: the arguments of that constructor
         """
+        warn_of_replaced(type(self), self.REIMPLEMENTED)
         if output_dtype not in get_args(OutputDtype):
             raise ValueError(f"output_dtype must be one of {get_args(OutputDtype)}, got {output_dtype!r}")
         self.output_dtype = output_dtype
@@ -471,19 +476,3 @@ def _class_for(cls: type[CompressedBuffer], *, needs_dict: bool) -> str:
     names = " ".join(base.__name__ for base in cls.__mro__ if base.__module__.startswith("sb3_contrib"))
     algorithm = next((each for each in ("Maskable", "Recurrent") if each in names), "")
     return f"Compressed{algorithm}{'Dict' if needs_dict else ''}RolloutBuffer"
-
-
-def _require_reimplemented(cls: type[CompressedBuffer]) -> None:
-    """Raise if a class has a parent whose method would never be called, since a compressed class precedes it.
-
-    :raises TypeError: then
-    """
-    parents = cls.__mro__[cls.__mro__.index(CompressedBuffer) + 1 :]
-    for name in {function.__name__ for function in cls.REIMPLEMENTED} - {"reset"}:  # which ours calls
-        for parent in parents:
-            function = vars(parent).get(name)
-            if function not in (None, vars(BaseBuffer).get(name), *cls.REIMPLEMENTED):
-                raise TypeError(
-                    f"{cls.__name__} would never call {parent.__name__}.{name}: place {parent.__name__} before the "
-                    "compressed class in the bases, or derive from its compressed counterpart"
-                )

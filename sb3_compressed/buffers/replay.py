@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import torch as th
 from numpy.typing import ArrayLike, NDArray
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import BaseBuffer, DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -36,6 +36,7 @@ from sb3_compressed.buffers.observations import (
     take,
     write_observations,
 )
+from sb3_compressed.buffers.parent_methods import warn_of_replaced
 from sb3_compressed.buffers.sequences import SequenceSamples, sample_sequences
 from sb3_compressed.buffers.tensors import as_array, tensor_converter, torch_device
 from sb3_compressed.buffers.timing import MethodTimer
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CompressedDictReplayBuffer", "CompressedReplay", "CompressedReplayBuffer", "Transitions"]
 
+#: What a sampler replaces.
+SAMPLING: Methods = (BaseBuffer.sample, ReplayBuffer.sample)
 #: Attributes that a buffer keeps when it takes over another one.
 KEPT_ATTRIBUTES = {"_batch_pool"}
 
@@ -107,7 +110,8 @@ class CompressedReplay(CompressedBuffer):
 
     _sampling_method = "sample"
     REIMPLEMENTED: ClassVar[Methods] = (
-        ReplayBuffer.add, ReplayBuffer._get_samples, DictReplayBuffer.add, DictReplayBuffer._get_samples
+        BaseBuffer.extend,
+        ReplayBuffer.add, ReplayBuffer._get_samples, DictReplayBuffer.add, DictReplayBuffer._get_samples,
     )  # fmt: skip
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
@@ -134,6 +138,7 @@ class CompressedReplay(CompressedBuffer):
     ) -> None:
         if (configured := get_sampler(sampler)) is not None:
             require_drawn_by_parent(type(self), CompressedBuffer)
+            warn_of_replaced(type(self), SAMPLING)
             self._bound_sampler = BoundSampler(configured, self.buffer_size, self.n_envs)
             configured.prepare()  # rather than at the first step of the training
         if storage not in ("memory", "device"):
@@ -272,8 +277,8 @@ class CompressedReplay(CompressedBuffer):
 
         Everything is validated before anything is added. In a folder, all steps are committed together, or as many at a
         time as the buffer has rows but one. If a codec raises, the steps before its call stay. Buffers with hindsight
-        replay add one step after the other. As in SB3, each step is passed to ``add`` and validated there, if a
-        subclass overrides ``add``, which may take other arguments, or if an argument is an iterator.
+        replay add one step after the other. If an argument is an iterator, this applies to some steps at a time. If a
+        subclass overrides ``add``, each step is passed to it, as in SB3, so that it may take other arguments.
 
         >>> import numpy as np
         >>> from gymnasium import spaces
@@ -297,8 +302,8 @@ class CompressedReplay(CompressedBuffer):
         :param further: further arguments of the ``add`` of a subclass, for each step
         :param timeouts: whether an episode ended by a time limit, ``(n_steps, n_envs)``, instead of ``infos``
         :raises ValueError: if an argument does not fit, arguments have different numbers of steps, neither ``infos``
-            nor ``timeouts`` is passed where the buffer stores time limits, or ``timeouts`` where it does not; unless
-            each step is passed to ``add``, the buffer is then as it was
+            nor ``timeouts`` is passed where the buffer stores time limits, or ``timeouts`` where it does not; the
+            buffer is then as it was
         :raises TypeError: if an argument is not numeric, or missing; likewise
         """
         extend_buffer(self, (obs, next_obs, action, reward, done, infos, *further), timeouts, partial(add_steps, self))

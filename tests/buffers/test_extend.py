@@ -473,7 +473,7 @@ def test_calls_are_those_of_sb3(kind: str, name: str, case: str, in_folder: bool
     buffers = []
     for cls in REPLAY_PAIRS[kind]:
         own: Any = cls if mixin is object else type("Own", (mixin, cls), {})
-        options = {"storage": tmp_path / "folder"} if in_folder and cls is REPLAY_PAIRS[kind][0] else {}
+        options: dict[str, Any] = {"storage": tmp_path / "folder"} if in_folder and cls is REPLAY_PAIRS[kind][0] else {}
         buffers.append(new_buffer(own, stream, 40, **options))
         for part in (slice(0, 45), slice(45, 70)):
             buffers[-1].extend(*arguments(columns_of(stream[-1][part])))
@@ -521,7 +521,7 @@ def test_a_method_of_one_buffer_gets_every_step() -> None:
 
     buffer.add = add
     given = steps(20)
-    infos = [[{}]] * 20
+    infos: Any = [[{}]] * 20
     buffer.extend(*[given[name] for name in ("obs", "next_obs", "action", "reward", "done")], infos, range(20))
     assert (buffer.pos, costs) == (20, [*range(20)])
 

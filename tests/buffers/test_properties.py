@@ -138,7 +138,7 @@ def test_positions_in_everything_else(options: dict[str, Any], tmp_path: Path) -
 
 def pickle_copy(buffer: Any) -> Any:
     """Return a copy by pickling the attributes, since the class is not in a module."""
-    new = type(buffer).__new__(type(buffer))
+    new = object.__new__(type(buffer))
     new.__setstate__(pickle.loads(pickle.dumps(buffer.__getstate__())))
     return new
 
@@ -256,7 +256,8 @@ def test_arrays_of_properties_are_saved(tmp_path: Path) -> None:
     stream = recorded("atari-single")
     theirs = new_buffer(CompressedReplayBuffer, stream, 30)
     add_all(stream[-1][:40], theirs)
-    for options in ({}, {"storage": tmp_path / "folder"}):
+    folders: list[dict[str, Any]] = [{}, {"storage": tmp_path / "folder"}]
+    for options in folders:
         ours = new_buffer(Shared, stream, 30, **options)
         add_all(stream[-1][:40], ours)
         assert_same_contents(ours, theirs)

@@ -37,6 +37,7 @@ METHODS = {method.__qualname__: method for cls in CLASSES for method in cls.REIM
 
 #: The digests of their code in the supported versions of SB3 and sb3-contrib, without comments and annotations.
 DIGESTS: dict[str, set[str]] = {
+    "BaseBuffer.extend": {"486b2ce0e1baaad9", "3fd5758a44e1825f"},  # from 2.8 on, and before
     "ReplayBuffer.add": {"4b1f5e01c7b311f9"},
     "ReplayBuffer._get_samples": {"6e11083800f11df3"},
     "DictReplayBuffer.add": {"dd275449c599232e"},

@@ -119,15 +119,16 @@ def test_a_folder_takes_its_own_rewards_only(tmp_path: Path) -> None:
 
 def test_returns_of_several_steps_and_sequences_need_one_number() -> None:
     stream = recorded("atari")
-    for cls, sample in (
-        (REPLAY_PAIRS["n-step"][0], lambda buffer: buffer.sample(4)),
-        (CompressedReplayBuffer, lambda buffer: buffer.sample_sequences(4, 3)),
-    ):
+    calls: list[tuple[Any, str, tuple[int, ...]]] = [
+        (REPLAY_PAIRS["n-step"][0], "sample", (4,)),
+        (CompressedReplayBuffer, "sample_sequences", (4, 3)),
+    ]
+    for cls, name, arguments in calls:
         buffer = new_buffer(with_objectives(cls), stream, 30)
         for transition in stream[-1][:20]:
             add(buffer, transition, np.zeros((4, N_OBJECTIVES)))
         with pytest.raises(ValueError, match="rewards"):
-            sample(buffer)
+            getattr(buffer, name)(*arguments)
 
 
 @pytest.mark.parametrize("name", ["dones", "timeouts", "actions"])
@@ -140,7 +141,7 @@ def test_other_arrays(name: str) -> None:
         buffer.action_dim = 5 if name == "actions" else buffer.action_dim
     for transition in stream[-1][:20]:
         done, action = rng.random((1, 5)) > 0.5, rng.random((1, 5))
-        changes = {"dones": {"done": done}, "actions": {"action": action}, "timeouts": {}}[name]
+        changes: dict[str, Any] = {"done": done} if name == "dones" else {"action": action} if name == "actions" else {}
         for buffer in buffers:
             add(buffer, transition, transition.reward, **changes)
     np.testing.assert_array_equal(*[getattr(buffer, name) for buffer in buffers])
