@@ -80,7 +80,7 @@ def extend_buffer(
     buffer: AddingBuffer,
     arguments: tuple[Any, ...],
     timeouts: Any,
-    add_steps: Callable[[Steps, Sequence[Any] | None], None],
+    add_all: Callable[[Steps, Sequence[Any] | None], None],
 ) -> None:
     """Add many steps, each argument being what ``add`` takes for all of them.
 
@@ -88,7 +88,7 @@ def extend_buffer(
 
     :param arguments: those of ``add``, ``None`` for those that were not passed
     :param timeouts: whether episodes ended by a time limit, instead of info dicts
-    :param add_steps: adds steps and their info dicts to the buffer if ``add`` is not the user's
+    :param add_all: adds steps and their info dicts to the buffer if ``add`` is not the user's
     :raises ValueError: if they have different numbers of steps; steps before the last one of the shortest argument may
         have been added then
     :raises TypeError: if there are too many, or some are missing
@@ -107,7 +107,7 @@ def extend_buffer(
     columns = (*given, timeouts, infos)
     parts = _parts(columns) if any(map(_is_iterator, columns)) else [columns]
     for *part, infos_of_part in parts:
-        add_steps(Steps(*part), infos_of_part)
+        add_all(Steps(*part), infos_of_part)
 
 
 def _has_own_add(buffer: AddingBuffer) -> bool:

@@ -16,7 +16,7 @@ from sb3_compressed.buffers.base import Methods
 from sb3_compressed.buffers.observations import as_indices
 from sb3_compressed.buffers.replay import CompressedReplay
 from sb3_compressed.buffers.tensors import as_array
-from sb3_compressed.buffers.validation import require_numbers_per_env, validate_integer
+from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.buffers.weighted_samples import weighted_samples, weights_and_indices
 from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.tree_map import tree_map
@@ -60,7 +60,6 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer, BaseConstruct
         self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
     ) -> None:
         """Write a step as :meth:`_write_steps` does, and its episodes."""
-        require_numbers_per_env(self, "hindsight replay", "dones")
         # An episode of which a row is overwritten can no longer be sampled.
         row, n_rows, bound = self.pos, self.buffer_size, self._bound_sampler
         for env in np.flatnonzero(self.ep_length[row] > 0).tolist():
@@ -79,6 +78,15 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer, BaseConstruct
             for env in range(self.n_envs):
                 if done[env]:
                     self._compute_episode_length(env)
+
+    def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
+        validated = super()._validated_arguments(*given)
+        if np.shape(validated[-1]) != (self.n_envs,):
+            raise ValueError(
+                f"done must have the shape ({self.n_envs},), since episodes end for each environment, got "
+                f"{np.shape(validated[-1])}"
+            )
+        return validated
 
     def _compute_episode_length(self, env_idx: int) -> None:
         """Complete the current episode of an environment, as SB3's buffer does, and pass it to the sampler."""

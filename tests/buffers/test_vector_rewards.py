@@ -153,7 +153,7 @@ def test_episodes_of_hindsight_replay_need_one_end() -> None:
     stream = recorded("goal-bits")
     buffer = new_buffer(REPLAY_PAIRS["her"][0], stream, 30)
     buffer.dones = np.zeros((30, 2, 3), np.float32)
-    with pytest.raises(ValueError, match="dones"):
+    with pytest.raises(ValueError, match="done"):
         add(buffer, stream[-1][0], np.zeros(2), done=np.zeros((2, 3), np.bool_))
     assert buffer.size() == 0
 
