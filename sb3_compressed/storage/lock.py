@@ -30,6 +30,8 @@ __all__ = ["LOCK_NAME", "FolderInUse", "FolderLock", "NoLocksError"]
 LOCK_NAME = "lock"
 #: :meth:`FolderLock.is_locked` takes a shared lock for a moment, so a failed attempt is repeated.
 TRIES, PAUSE = 25, 0.004  # seconds
+#: The byte that is locked on Windows, where nobody else can read it: behind the process id.
+LOCKED_BYTE = 1 << 30
 #: Errors of file systems without locks, such as NFS without its lock daemon or Lustre mounted without ``flock``.
 WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 #: Errors if another file descriptor has the lock.
@@ -162,7 +164,7 @@ def _try_lock(file: FileIO, folder: Path, *, shared: bool = False) -> bool:
         if fcntl:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         else:  # Windows
-            file.seek(0)
+            file.seek(LOCKED_BYTE)
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
     except OSError as error:
         if error.errno in BUSY:
