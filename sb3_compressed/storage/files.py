@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import stat
+import sys
 import threading
 from io import BufferedWriter, FileIO
 from os import PathLike
@@ -39,6 +40,7 @@ BINARY: int = getattr(os, "O_BINARY", 0)
 NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 #: Opening a FIFO returns at once; regular files are not affected.
 NO_BLOCK: int = getattr(os, "O_NONBLOCK", 0)
+IS_WINDOWS = sys.platform == "win32"
 FLAGS = {"rb": os.O_RDONLY, "r+b": os.O_RDWR, "a+b": os.O_RDWR | os.O_APPEND | os.O_CREAT}
 
 
@@ -114,13 +116,17 @@ if hasattr(os, "pread"):
             written += os.pwrite(file.fileno(), data[written:], offset + written)
 
 else:  # Windows
-    _seek_lock = threading.Lock()
+    _seek_lock = threading.RLock()  # a signal handler may read while it interrupts this thread
 
     def read_at(file: FileIO, nbytes: int, offset: int) -> bytes:
         """Read up to ``nbytes`` bytes from an offset on; safe with other threads reading the same file."""
         with _seek_lock:
-            file.seek(offset)
-            return file.read(nbytes)
+            before = file.tell()
+            try:
+                file.seek(offset)
+                return file.read(nbytes)
+            finally:
+                file.seek(before)  # for a write that this interrupts
 
     def write_at(file: FileIO, data: memoryview, offset: int) -> None:
         """Write all bytes from an offset on; a nearly full disk may accept only some per call."""
@@ -147,14 +153,20 @@ def make_folder_durably(folder: Path) -> None:
 
 
 def flush_path(path: Path) -> None:
-    """Sync a file, or the names in a folder where the operating system supports that, to the disk."""
-    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):  # Windows
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Sync a file, or the names in a folder where the operating system supports that, to the disk.
+
+    :raises CorruptStorage: if the path is a symbolic link, FIFO, socket or device
+    :raises OSError: if it cannot be opened or synced
+    """
+    if not path.is_dir():
+        with open_regular_file(path, "r+b" if IS_WINDOWS else "rb") as file:  # Windows syncs what may be written to
+            os.fsync(file.fileno())
+    elif not IS_WINDOWS:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def nbytes_on_disk(path: Path) -> int:
