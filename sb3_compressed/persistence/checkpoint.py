@@ -167,9 +167,9 @@ class BufferCheckpoint:
         :raises StorageError: if another process writes or wrote to the folder, or the buffer could not be loaded
         """
         store = self.store
-        buffer_state.require_loadable(buffer, store.log.folder)
-        store.log.acquire(lock)
         try:
+            buffer_state.require_loadable(buffer, store.log.folder)
+            store.log.acquire(lock)
             self._sampler_arrays = sampler_arrays(buffer)
             checksums = self._new_checksums()
             arrays = {**self._arrays, **self._sampler_arrays}
@@ -186,7 +186,7 @@ class BufferCheckpoint:
                 store.log.flush()
             self._checksums, self._is_new = checksums, False
         finally:
-            store.log.release()
+            store.close_files()
 
     def _save_slots(self, buffer: ReplayBufferLike, chunks: list[Change]) -> list[Change]:
         """Write the slots that changed, and their addresses to the tables.

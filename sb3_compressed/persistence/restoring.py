@@ -101,7 +101,7 @@ def load_into(buffer: ReplayBufferLike, store: ArrayStore) -> BufferCheckpoint:
         if isinstance(array, CompressedArray):
             array.store.free_unused()  # what was there before, and what writing has cached
     restore_values(buffer, store, values)
-    store.log.close_segments(keep=[])
+    store.close_files()
     # Plain arrays do not store a layout, without which the slots in the folder could not be read later. What was
     # repaired is not in the folder yet.
     is_cast = any(dtype != vectors[key].dtype for key, dtype in dtypes.items())

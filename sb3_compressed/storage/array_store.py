@@ -393,6 +393,7 @@ class ArrayStore:
     def begin_segment_if_full(self) -> None:
         """Begin another segment within a change if the last one is too large; old segments are kept."""
         if self.log.last.end > MAX_SEGMENT_NBYTES:
+            self.slots.reader.drop_cached(self.log.segments)
             self.log.begin_segment()
 
     def write_snapshot(self) -> None:
@@ -401,10 +402,10 @@ class ArrayStore:
         There must be no uncommitted changes.
         """
         live = self.live_segments()
+        self.slots.reader.drop_cached(live)  # before: Windows neither truncates nor deletes files that are mapped
         self.log.begin_segment(self._snapshot_records(live))
         self._has_commits = False
         self.log.drop_segments(keep=live)
-        self.slots.reader.drop_cached(live)
         self._plan_next_segment(live)
 
     def _plan_next_segment(self, live: Collection[int]) -> None:
@@ -446,10 +447,18 @@ class ArrayStore:
             committed.log.copy_to(folder, live, committed._snapshot_records(live))
 
     def close(self) -> None:
-        """Close the folder. Slots in open segments can still be read."""
+        """Close the folder. Its slots can still be read, as long as the files are there."""
         if self.log.is_writable and self._has_commits:
             try:
                 self.write_snapshot()  # makes opening fast
             except OSError as error:  # everything is committed already
                 warn_user(f"{self.log.folder}: opening takes longer, since no final snapshot could be written: {error}")
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Release the folder, and close and unmap its files, so that they can be deleted on Windows as well.
+
+        They are opened again when they are read, or written to after :meth:`Log.acquire`.
+        """
+        self.slots.reader.drop_cached(())
         self.log.close()

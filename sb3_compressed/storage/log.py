@@ -188,10 +188,11 @@ class Log:
         return None
 
     def clean_up(self) -> None:
-        """Delete unfinished segments that a crash left."""
+        """Delete unfinished segments that a crash left, unless another program has opened them on Windows."""
         self._check_writable()
         for path in self.folder.glob(f"*.{UNFINISHED}"):
-            path.unlink()
+            with contextlib.suppress(PermissionError):
+                path.unlink()
 
     # -- segments --------------------------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ class Log:
         segment = self.segments.get(number)
         if segment is None:
             segment = self.open_segment(number)
-            segment.close()  # it does not grow, so its mapping is enough
+            segment.close_file()  # it does not grow, so its mapping is enough
             if segment.id != self.ids.get(number, 0):
                 raise CorruptStorage(f"{segment.path} is not the file of this state: {OF_ANOTHER}")
             self.segments[number] = segment
@@ -323,10 +324,12 @@ class Log:
         try:
             for kind, content in snapshot or ():
                 segment.append(kind, content)
+            segment.truncate_tail()
             if is_snapshot:  # the segments that it replaces are deleted
                 self._sync()
                 segment.flush()
                 self._snapshot = number
+            segment.close()  # Windows does not rename open files
             segment.path, self.next_number = path, number + 1
             self.ids[number] = segment.id
             self.segments[number] = self._last = segment
@@ -345,16 +348,22 @@ class Log:
             if before is not None:
                 before.flush()
                 before.truncate_tail()
-                before.close()
+        if before is not None:
+            before.close_file()
 
     def drop_segments(self, keep: Collection[int]) -> None:
-        """Delete all segments except some, the newest snapshot and what follows it. Open ones stay readable."""
+        """Delete all segments except some, the newest snapshot and what follows it.
+
+        Those that readers have mapped stay readable. On Windows, their files are deleted after a later snapshot.
+        """
         self._check_writable()
         for number in {*self.segments, *self.ids, *segment_numbers(self.folder)}:
             if number not in keep and number < self._snapshot:
-                self.segments.pop(number, None)
+                if number in self.segments:
+                    self.segments.pop(number).close()
                 self.ids.pop(number, None)
-                segment_path(self.folder, number).unlink(missing_ok=True)
+                with contextlib.suppress(PermissionError):
+                    segment_path(self.folder, number).unlink(missing_ok=True)
 
     def copy_to(self, folder: Path, numbers: Iterable[int], snapshot: Iterable[tuple[int, bytes]]) -> None:
         """Create a log in a new folder that shares some segments with this one, followed by a snapshot.
@@ -373,7 +382,8 @@ class Log:
             copy.begin_segment(snapshot, previous=self.last)
         except BaseException:
             for number in numbers:
-                segment_path(folder, number).unlink(missing_ok=True)
+                with contextlib.suppress(PermissionError):  # Windows deletes no link to a file that is open
+                    segment_path(folder, number).unlink(missing_ok=True)
             raise
         finally:
             copy.close()
@@ -391,23 +401,11 @@ class Log:
             if number == self.last.number:
                 self.last.flush()
             elif number > self._snapshot:
-                with open_regular_file(segment_path(self.folder, number)) as file:
-                    os.fsync(file.fileno())
+                flush_path(segment_path(self.folder, number))
         with contextlib.suppress(OSError):  # some systems cannot open folders
             flush_path(self.folder)
 
     # -- write access ----------------------------------------------------------------------------------------
-
-    def release(self) -> None:
-        """Allow other processes to write to the folder; this log can still be read."""
-        if self._lock is None:
-            return
-        try:
-            if self.is_writable and self._last is not None:
-                self.last.truncate_tail()
-        finally:
-            self._lock.release()
-            self._lock = None
 
     @property
     def position(self) -> LogPosition:
@@ -415,9 +413,9 @@ class Log:
         return LogPosition(self.last.number, self.last.id, self.last.end)
 
     def acquire(self, lock: FolderLock) -> None:
-        """Get write access again, if no other process committed anything since :meth:`release`.
+        """Get write access again, if no other process committed anything since :meth:`close`.
 
-        The last segment is reopened, to append to it if this process began it.
+        A last segment that this log began is appended to.
 
         :param lock: as for :meth:`open`
         :raises StorageError: if another process did, or writes to the folder now
@@ -427,21 +425,27 @@ class Log:
         if not has_log(self.folder):
             raise StorageError(f"{self.folder} was deleted; overwrite=True creates it again")
         lock.acquire()
-        last = self.last
         if not ends_at(self.folder, self.position):
             raise StorageError(f"{self.folder} was written to by another buffer since; overwrite=True replaces it")
-        segment = Segment(segment_path(self.folder, last.number), writable=self._owns_last)
-        segment.end = last.end
-        self.segments[last.number] = self._last = segment
-        segment.truncate_tail()  # an interrupt may have left a partial record
-        self.next_number = last.number + 1
+        if self._owns_last:
+            self.last.open()
+            self.last.truncate_tail()  # an interrupt may have left a partial record
+            self.segments[self.last.number] = self.last
+        self.next_number = self.last.number + 1
         self._lock = lock
 
     def close(self) -> None:
-        """Release write access and close the files. Segments that were open can still be read."""
-        self.release()
-        for segment in self.segments.values():
-            segment.close()
+        """Release write access, and close and unmap all files. Segments that are read are mapped again."""
+        try:
+            if self.is_writable and self._last is not None:
+                self.last.truncate_tail()
+        finally:
+            for segment in self.segments.values():
+                segment.close()
+            self.segments = {}
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     def _check_writable(self) -> FolderLock:
         if self._lock is None:

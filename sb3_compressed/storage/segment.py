@@ -12,9 +12,9 @@ another: the files of two copies of a folder that were both written to cannot be
 began a segment appends records to it. So of two files with the same id, the commits of one are a prefix of those of the
 other.
 
-The file may be longer than its records, and is zero there. This distinguishes a crash of the writing process from
-damage: a truncated record has only zeros from some byte on and so lacks its last byte; a record with a flipped bit does
-not look like that.
+The file may be longer than its records, and is zero there: it grows in large steps, and Windows does not truncate what
+a process has mapped. This distinguishes a crash of the writing process from damage: a truncated record has only zeros
+from some byte on and so lacks its last byte; a record with a flipped bit does not look like that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ from numpy.typing import NDArray
 
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
-from sb3_compressed.storage.files import create_regular_file, is_at_path, open_regular_file, read_at, write_at
+from sb3_compressed.storage.files import (
+    create_regular_file,
+    flush_path,
+    is_at_path,
+    open_regular_file,
+    read_at,
+    write_at,
+)
 from sb3_compressed.storage.segment_header import HEADERS_NBYTES, new_header, read_header
 
 __all__ = ["Record", "Segment"]
@@ -73,6 +80,8 @@ class Record(NamedTuple):
 class Segment:
     """A file of records, mapped into memory for reading.
 
+    Windows neither deletes nor renames files that are open or mapped, so :meth:`close` ends both.
+
     :param path: the file
     :param writable: whether records may be appended
     :raises CorruptStorage: if the file is not a segment, or its header is damaged or of another version
@@ -81,21 +90,20 @@ class Segment:
     def __init__(self, path: Path, *, writable: bool = False) -> None:
         self.path = path
         self.is_writable = writable
-        self._file = open_regular_file(path, "r+b" if writable else "rb")
-        self._close = weakref.finalize(self, self._file.close)
+        self._open_file()
         try:
             header = read_header(self._file, path)
             self._map()
         except BaseException:
-            self.close()
+            self.close_file()
             raise
         self.number, self.identity, self.id, self.previous_id, self.previous_end, self.is_snapshot = header
-        #: Whether an interrupt may have left a partial record after the end.
-        self._is_dirty = False
         #: For kernels; only logs in memory read it.
         self.n_slots = np.zeros(1, np.int64)
         #: Where the next record begins, as far as :meth:`records` has read.
         self.end = HEADERS_NBYTES
+        #: Where the last write ends; after :attr:`end` if an interrupt may have left a partial record there.
+        self._written_end = HEADERS_NBYTES
 
     @classmethod
     def create(
@@ -113,6 +121,15 @@ class Segment:
             header = new_header(number, identity, previous_id, previous_end, is_snapshot=is_snapshot)
             write_at(file, memoryview(header), 0)
         return cls(path, writable=True)
+
+    def _open_file(self) -> None:
+        self._file = open_regular_file(self.path, "r+b" if self.is_writable else "rb")
+        self._close_file = weakref.finalize(self, self._file.close)
+
+    def open(self) -> None:
+        """Open and map the file again after :meth:`close`."""
+        self._open_file()
+        self._map()
 
     def _map(self) -> None:
         nbytes = os.fstat(self._file.fileno()).st_size
@@ -157,34 +174,56 @@ class Segment:
         checked = header[:HEADER_CHECKED_NBYTES]
         data = b"".join((checked, self._header_checksum(checked), content, LAST))
         offset = self.next_offset
-        if self._is_dirty:
+        if self._file.closed:
+            self.open()
+        if self._written_end > self.end:
             self.truncate_tail()
         if self.end + len(data) > len(self.bytes):
             self._extend(len(data))
-        self._is_dirty = True
+        self._written_end = self.end + len(data)
         try:
             write_at(self._file, memoryview(data), self.end)
         except OSError:
             self.truncate_tail()
             raise
         self.end += len(data)
-        self._is_dirty = False
         return offset
 
     def truncate_tail(self) -> None:
-        """Remove what follows the end, a partial record or zeros, if this is open for writing."""
-        if self.is_writable:
-            self._file.truncate(self.end)
-            self.bytes = self.bytes[: self.end]
-            self._is_dirty = False
+        """Remove what follows the end, a partial record or zeros, if this is open for writing.
+
+        While another process, or an array, refers to the mapping on Windows, zeros stay there.
+        """
+        if not self.is_writable or self._file.closed:
+            return
+        self._unmap()  # Windows does not truncate what is mapped
+        try:
+            try:
+                self._file.truncate(self.end)
+            except OSError:
+                write_at(self._file, memoryview(bytes(max(self._written_end - self.end, 0))), self.end)
+            self._written_end = self.end
+        finally:
+            self._map()
 
     def flush(self) -> None:
         """Sync the file to the disk."""
-        os.fsync(self._file.fileno())
+        if self.is_writable and not self._file.closed:
+            os.fsync(self._file.fileno())
+        else:
+            flush_path(self.path)
+
+    def close_file(self) -> None:
+        """Close the file, but not its mapping, which is enough to read a segment that does not grow."""
+        self._close_file()
 
     def close(self) -> None:
-        """Close the file. Its mapped bytes stay readable while something refers to them."""
-        self._close()
+        """Close the file and its mapping, which stays while arrays refer to it. The next append opens them again."""
+        self.close_file()
+        self._unmap()
+
+    def _unmap(self) -> None:
+        self.bytes = np.empty(0, np.uint8)
 
     # -- reading ---------------------------------------------------------------------------------------------
 

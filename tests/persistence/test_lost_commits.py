@@ -42,7 +42,7 @@ def add(buffer: Any, number: int, *, done: bool = False) -> None:
 
 
 def crash(buffer: Any) -> None:
-    buffer._storage.store.log.release()
+    buffer._storage.store.log.close()
 
 
 def files(folder: Path) -> list[Path]:

@@ -108,7 +108,7 @@ class Model:
 
     def run_interleaved(self) -> None:
         """Release the folder and acquire it again."""
-        self.store.log.release()
+        self.store.log.close()
         self.check(ArrayStore.open(self.folder)).close()
         self.store.log.acquire(FolderLock(self.folder))
 

@@ -146,7 +146,7 @@ def test_acquire_fails_after_others_changed_the_log(change: Any, has_own_segment
     if not has_own_segment:
         log.close()
         log = opened(tmp_path, writable=True)
-    log.release()
+    log.close()
     change(tmp_path)
     before = contents(tmp_path)
     for _ in range(2):
@@ -162,7 +162,7 @@ def test_acquire_fails_after_others_changed_the_log(change: Any, has_own_segment
 
 def test_acquire_fails_while_another_log_writes(tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    log.release()
+    log.close()
     other = opened(tmp_path, writable=True)
     for _ in range(2):
         with pytest.raises(StorageError, match="another buffer"):

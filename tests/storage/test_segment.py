@@ -132,7 +132,7 @@ for state in ("closed", "open", "of another"):
         segment = Segment(path)
     writer.truncate_tail()
     if state != "open":
-        writer.close()
+        writer.close_file()
     for place in [*range(0, 8192, 5), *range(8192, 1_100_000, 4093)]:
         try:
             segment.record_at(place, 2)
