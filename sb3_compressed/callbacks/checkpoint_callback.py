@@ -229,7 +229,7 @@ class BufferCheckpointCallback(BaseCallback):
     def _remove_unfinished(self) -> None:
         """Remove what killed processes, and saves that have failed, have left."""
         for folder in [*self.path.glob(f"step_[0-9]*.{UNFINISHED}")]:
-            _remove(folder)
+            _delete(folder)
 
     def _delete_old(self) -> None:
         """Delete old checkpoints, and all of a run that this one replaces."""
@@ -359,15 +359,17 @@ def _rename_other(folder: Path, own: Collection[Path]) -> None:
 
 
 def _delete(folder: Path) -> None:
-    """Delete a checkpoint after renaming it, so that a partly deleted one is never read."""
-    deleted = folder.with_name(f"{folder.name.partition('.')[0]}.deleted.{UNFINISHED}")
-    _remove(deleted)
-    folder.rename(deleted)
-    _remove(deleted)
+    """Delete a checkpoint after renaming it, so that a partly deleted one is never read.
 
-
-def _remove(folder: Path) -> None:
-    if folder.is_symlink():
-        folder.unlink()
-    elif folder.exists():
-        shutil.rmtree(folder)
+    Windows deletes no file that is open, by none of its links; what is left is deleted after the next save.
+    """
+    deleted = folder.with_name(f"{folder.name.partition('.')[0]}.deleted-{secrets.token_hex(4)}.{UNFINISHED}")
+    try:
+        folder.rename(deleted)
+    except PermissionError as error:
+        logger.warning("%s is deleted after a later save, since a program has opened it: %s", folder, error)
+        return
+    if deleted.is_symlink():
+        deleted.unlink()
+    else:
+        shutil.rmtree(deleted, ignore_errors=True)
