@@ -137,8 +137,9 @@ def _draw_anchors(
     most = max(n, ring.n_ages * ring.n_envs // shape.length)  # to examine more takes longer than to list all
     while n <= most:
         if sampler is None:
-            rows = ring.rows(np.random.randint(0, ring.n_ages, n))  # noqa: NPY002  # as SB3 does
-            drawn = rows * ring.n_envs + np.random.randint(0, ring.n_envs, n)  # noqa: NPY002
+            # SB3's generator; without a dtype, it draws 32 bits on Windows.
+            rows = ring.rows(np.random.randint(0, ring.n_ages, n, dtype=np.int64))  # noqa: NPY002
+            drawn = rows * ring.n_envs + np.random.randint(0, ring.n_envs, n, dtype=np.int64)  # noqa: NPY002
         else:
             drawn = sampler.draw_independently(n)
         anchors = drawn[_is_anchor(ring, shape, *ring.ages_and_envs(drawn))]
@@ -147,7 +148,7 @@ def _draw_anchors(
         n *= 2
     anchors = _all_anchors(ring, shape)
     if sampler is None:
-        return anchors[np.random.randint(0, len(anchors), batch_size)]  # noqa: NPY002
+        return anchors[np.random.randint(0, len(anchors), batch_size, dtype=np.int64)]  # noqa: NPY002
     return sampler.draw_among(anchors, batch_size)
 
 
