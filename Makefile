@@ -18,7 +18,7 @@ RESULTS := benchmarks/results
 # Each makes the page of the same name.
 SCRIPTS := training images codec_comparison scale rollouts saving samplers dataset_formats distributed_buffer
 
-.PHONY: demo apex test test-all cuda coverage bounds fallbacks upstream zoo soak bench bench-cuda peers report docs pictures lint format clean
+.PHONY: demo apex test test-all cuda coverage bounds fallbacks windows upstream zoo soak bench bench-cuda peers report docs pictures lint format clean
 
 demo: $(VENV)/.demo  ## train DQN with SB3's buffer and a compressed one; compare weights, memory and time
 	$(BIN)/python examples/demo.py
@@ -44,6 +44,10 @@ bounds: $(VENV)/.installed  ## run all tests, with new and more random examples,
 
 fallbacks: $(VENV)/.installed  ## run all tests without the mechanisms that depend on CPython's details
 	SB3_COMPRESSED_FORCE_FALLBACKS=1 $(PYTEST)
+
+windows: $(VENV)/.installed  ## run the tests of files and buffers under Windows' rules, which Linux emulates for Python 3.11+
+	PYTHONPATH=tests/windows WINDOWS_RULES=all $(PYTEST) -p windows_summary -p no:cacheprovider -m "not slow" \
+		tests/windows/under_rules $(addprefix tests/,storage persistence callbacks buffers arrays samplers datasets)
 
 upstream: $(VENV)/.installed  ## run the buffer tests of SB3 and sb3-contrib against the compressed buffers
 	$(BIN)/python tests/upstream/run.py

@@ -20,6 +20,11 @@ from sb3_compressed.codecs import registry
 
 __all__ = ["Stream", "recorded"]
 
+#: What only processes that follow the rules of Windows import, see ``tests/windows/test_windows.py``.
+collect_ignore = [f"windows/{name}" for name in ("sitecustomize.py", "windows_rules", "windows_summary.py")]
+if not os.environ.get("WINDOWS_RULES"):
+    collect_ignore.append("windows/under_rules")
+
 import_package()  # pytest-xdist imports this file before it starts processes: kernels are compiled once
 
 th.set_num_threads(1)  # the tests run in as many processes as there are cores

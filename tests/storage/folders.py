@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ TMPFS = Path("/dev/shm")
 @contextmanager
 def folder_in_memory(otherwise: Path) -> Iterator[Path]:
     """Create a folder where syncs take no time; return another one where the system has no tmpfs with room."""
-    if not os.access(TMPFS, os.W_OK) or shutil.disk_usage(TMPFS).free < 1 << 30:
+    if sys.platform == "win32" or not os.access(TMPFS, os.W_OK) or shutil.disk_usage(TMPFS).free < 1 << 30:
         yield otherwise
         return
     folder = Path(tempfile.mkdtemp(prefix="sb3-compressed-", dir=TMPFS))
@@ -42,5 +43,7 @@ def newest_segment(folder: Path) -> Path:
 def damage(path: Path, position: int, mask: int = 8) -> None:
     """Flip a bit of a file."""
     with open(path, "r+b", buffering=0) as file:
-        [byte] = os.pread(file.fileno(), 1, position)
-        os.pwrite(file.fileno(), bytes([byte ^ mask]), position)
+        file.seek(position)
+        [byte] = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ mask]))
