@@ -49,7 +49,8 @@ def test_workflow_runs_existing_targets_and_sessions() -> None:
 
 def test_classifiers_promise_no_operating_system_that_is_untested() -> None:
     assert re.findall(r'"Operating System :: ([^"]+)"', PYPROJECT) == ["POSIX :: Linux"]
-    assert re.search(r"^\| macOS, Windows \| should work \| no \|$", SUPPORT, re.MULTILINE)
+    for system in ("macOS", "Windows"):
+        assert re.search(rf"^\| {system} \| should work \| no\b", SUPPORT, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
