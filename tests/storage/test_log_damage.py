@@ -20,18 +20,18 @@ pytestmark = pytest.mark.usefixtures("small_files")
 def test_misplaced_segments_are_rejected(tmp_path: Path) -> None:
     for name in "abc":
         new_log(tmp_path / name, 2).close()
-    (tmp_path / "a" / "00000003.log").rename(tmp_path / "a" / "00000004.log")
+    (tmp_path / "a" / "00000003.log").replace(tmp_path / "a" / "00000004.log")
     for writable in (False, True):
         with pytest.raises(CorruptStorage, match=r"00000004\.log has the wrong name: it is segment 3 of its buffer"):
             opened(tmp_path / "a", writable=writable)
-    (tmp_path / "a" / "00000001.log").rename(tmp_path / "b" / "00000001.log")
+    (tmp_path / "a" / "00000001.log").replace(tmp_path / "b" / "00000001.log")
     log = opened(tmp_path / "b")
     log.ids[0] = log.open_segment(0).id
     with pytest.raises(CorruptStorage, match=r"00000001\.log .* belongs to another buffer"):
         log.segment(1)
     assert records_of(log.segment(0)) == expected_records(0)
     log.close()
-    (tmp_path / "c" / "00000003.log").rename(tmp_path / "b" / "00000003.log")
+    (tmp_path / "c" / "00000003.log").replace(tmp_path / "b" / "00000003.log")
     for writable in (False, True):
         with pytest.raises(CorruptStorage, match=r"00000003\.log .* belongs to another buffer"):
             opened(tmp_path / "b", writable=writable)

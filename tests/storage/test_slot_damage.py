@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,9 +52,11 @@ class Damage:
         with open(self.path, "r+b", buffering=0) as file:
             for position in range(start, end):
                 for bit in range(8):
-                    os.pwrite(file.fileno(), bytes([self.whole[position] ^ 1 << bit]), position)
+                    file.seek(position)
+                    file.write(bytes([self.whole[position] ^ 1 << bit]))
                     yield position
-                os.pwrite(file.fileno(), self.whole[position : position + 1], position)
+                file.seek(position)
+                file.write(self.whole[position : position + 1])
 
 
 @pytest.mark.parametrize("way", READERS)
@@ -207,7 +208,8 @@ def test_slots_of_a_segment_of_another_log_are_refused(way: str, log: Log, tmp_p
     assert addresses[0].tolist() == addresses[1].tolist()
     theirs = (tmp_path / "other" / "00000001.log").read_bytes()[start : other.last.end]
     with open(tmp_path / "00000001.log", "r+b", buffering=0) as file:
-        os.pwrite(file.fileno(), theirs, start)
+        file.seek(start)
+        file.write(theirs)
     with pytest.raises(CorruptPayload, match=r"00000001\.log, the slot at byte \d+, is damaged"):
         READERS[way](SlotReader(log), addresses[0])
     assert_same_slots(SlotReader(other).load(addresses[1]), [(CODECS[0], b"else", b"else")])
