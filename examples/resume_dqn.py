@@ -36,7 +36,7 @@ def main(
     steps: Steps = 10_000,
     folder: Annotated[Path, typer.Option(help="Folder of the checkpoints.")] = Path("checkpoints"),
     save_freq: Annotated[int, typer.Option(min=1, help="Environment steps between two checkpoints.")] = 1_000,
-    crash_at: Annotated[int | None, typer.Option(min=1, help="Steps after which the process ends like in a crash.")] = None,
+    crash_at: Annotated[int | None, typer.Option(min=1, help="Steps after which the process crashes.")] = None,
     n_envs: NEnvs = 4,
     seed: Seed = 0,
 ) -> None:
