@@ -7,7 +7,7 @@ import json
 import os
 import pickle
 import shutil
-import signal
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ def test_demonstrations_that_are_read_in_place_are_passed_again(tmp_path: Path) 
     for wrong in ([], [demonstrations, demonstrations]):
         with pytest.raises(ValueError, match="1 folders of demonstrations"):
             load_checkpoint(folder, demonstrations=wrong)
-    moved = shutil.move(demonstrations, tmp_path / "moved")
+    moved = shutil.copytree(demonstrations, tmp_path / "moved")
     loaded = load_checkpoint(folder, device="cpu", demonstrations=moved)
     saved, again = (each.online.sampler.priorities for each in (buffer, loaded))
     np.testing.assert_array_equal(saved, again)
@@ -257,7 +257,7 @@ def test_a_save_that_fails_leaves_no_folder_and_can_be_repeated(
 
 
 SAVE_AND_BE_KILLED = """
-import os, signal, sys
+import os, sys
 from sb3_compressed import CompressedReplayBuffer, MixedReplayBuffer, load_checkpoint
 
 source, folder, moment = sys.argv[1:]
@@ -268,7 +268,7 @@ buffer, call = load_checkpoint(source, device="cpu"), getattr(cls, name)
 
 def call_and_be_killed(self, *args, **kwargs):
     if self is not buffer.online:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(9)
     call(self, *args, **kwargs)
 
 setattr(cls, name, call_and_be_killed)
@@ -282,7 +282,7 @@ def test_a_kill_leaves_no_folder_and_the_next_save_succeeds(moment: str, tmp_pat
     buffer = mixed()
     buffer.save_checkpoint(source)
     killed = run_python(["-c", SAVE_AND_BE_KILLED, source, folder, moment], os.environ)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert killed.returncode == 9, killed.stderr
     with pytest.raises(StorageError, match="no complete checkpoint"):
         MixedReplayBuffer.from_checkpoint(folder)
     buffer.save_checkpoint(folder)
@@ -325,6 +325,7 @@ def test_a_damaged_manifest_is_an_error(damage: Any, tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links need privileges")
 def test_a_part_that_is_a_link_is_not_opened(tmp_path: Path) -> None:
     mixed().save_checkpoint(tmp_path / "saved")
     part = tmp_path / "saved" / "part-1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,7 @@ def test_resume_continues_the_run_and_deletes_old_checkpoints(three: Path) -> No
     assert names(three) == ["step_0000000008", "step_0000000012", "step_0000000020"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links need privileges")
 def test_what_killed_processes_left_unfinished_is_deleted(three: Path, tmp_path: Path) -> None:
     kept = Path(shutil.copytree(three / "step_0000000004", tmp_path / "kept"))
     before = contents(kept)
@@ -247,9 +249,10 @@ def test_resume_with_a_new_model_raises_and_keeps_the_checkpoints(three: Path) -
 
 
 FOREIGN = "step_0000000099"
+NEEDS_FIFOS = pytest.param("fifo", marks=pytest.mark.skipif(sys.platform == "win32", reason="there are no FIFOs"))
 
 
-@pytest.mark.parametrize("kind", ["empty", "file", "no model", "other name", "fifo", "list"])
+@pytest.mark.parametrize("kind", ["empty", "file", "no model", "other name", NEEDS_FIFOS, "list"])
 def test_other_folders_with_the_name_of_a_checkpoint_are_skipped_and_kept(kind: str, three: Path) -> None:
     folder = three / FOREIGN
     manifest = folder / "checkpoint.json"

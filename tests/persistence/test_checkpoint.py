@@ -142,6 +142,7 @@ def test_stored_buffer_can_be_saved_to_another_folder(stream: Stream, tmp_path: 
     add(stream[-1][130:160], stored, held)
     save_checkpoint(stored, tmp_path / "saved")
     hold_equal(load_checkpoint(tmp_path / "saved", device="cpu"), held)
+    stored.close()
     shutil.rmtree(tmp_path / "storage")
     hold_equal(new(stream, storage=tmp_path / "saved", storage_mode="resume"), held)
 

@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,7 @@ def test_invalid_stored_arguments_raise(name: str, stream: Stream, tmp_path: Pat
             load_checkpoint(tmp_path)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="this operating system has no fork")
 def test_save_works_after_a_kill_during_the_previous_one(stream: Stream, tmp_path: Path) -> None:
     buffer = new(stream)
     add(stream[-1][:20], buffer)
@@ -113,6 +115,7 @@ def test_save_works_after_a_kill_during_the_previous_one(stream: Stream, tmp_pat
     hold_equal(load_checkpoint(tmp_path, device="cpu"), loaded)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the size of files cannot be limited there")
 def test_failed_save_can_be_repeated(stream: Stream, tmp_path: Path) -> None:
     script = """
 import resource, signal, sys
