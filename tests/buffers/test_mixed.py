@@ -365,7 +365,9 @@ def test_pickles_contain_the_path_of_demonstrations_and_copies_open_it(demonstra
 
 
 def test_pickle_of_missing_demonstrations_names_their_folder(demonstrations: str, tmp_path: Path) -> None:
-    pickled = pickle.dumps(new_model(demonstrations).learn(50).replay_buffer)
+    buffer: Any = new_model(demonstrations).learn(50).replay_buffer
+    pickled = pickle.dumps(buffer)
+    buffer.buffers[1].close()
     Path(demonstrations).rename(tmp_path / "moved")
     with pytest.raises(StorageError, match="demonstrations"):
         pickle.loads(pickled)
