@@ -606,7 +606,7 @@ class CompressedReplay(CompressedBuffer):
         self._storage.flush(self)
 
     def close(self) -> None:
-        """Flush and release the folder. The buffer can still be sampled, but not added to."""
+        """Flush and release the folder. The buffer can still be sampled while its files are there, but not added to."""
         if self._storage is not None:
             self._storage.close(self)
 
