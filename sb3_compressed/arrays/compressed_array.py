@@ -302,9 +302,9 @@ class CompressedArray(ArrayLike):
             items[(slice(None),) * n_leading + item_index] = cast_values(np.asarray(value), self.dtype)
             self[slot_index] = items
             return
-        self._store.free_unused()
         selected = self._table[slot_index]
         shape = selected.shape if isinstance(selected, np.ndarray) else ()
+        self._store.free_unused(math.prod(shape))
         values = self._stored_values(value)
         row = None if self._deduplicator is None else _row_of(slot_index, self._table.shape)
         if self._deduplicator is not None and row is not None and not self._continues_own_rows(row):
@@ -334,7 +334,7 @@ class CompressedArray(ArrayLike):
             raise ValueError(f"cannot assign values of shape {tuple(values.shape)} to an array of shape {self.shape}")
         if self._deduplicator is None:  # a view
             return partial(self.__setitem__, ..., np.asarray(values))
-        self._store.free_unused()
+        self._store.free_unused(self._table.size)
         if isinstance(values, CompressedArray) and values.has_same_format_as(self):
             if self.layout is None and values.layout is not None:
                 self.set_layout(values.layout)
@@ -462,7 +462,7 @@ class CompressedArray(ArrayLike):
         :return: references to slots for each row, ``(n_envs,)``, for this array or one that
             :meth:`new_sharing_frames` returned
         """
-        self._store.free_unused()
+        self._store.free_unused(sum(map(len, rows)))
         if self._deduplicator is None:
             return [self._append_items(row) for row in rows]
         return [*self._deduplicator.encode_rows(self._store, *rows)]
@@ -474,7 +474,7 @@ class CompressedArray(ArrayLike):
         :param next_observations: likewise
         :return: references to slots of both, ``(n_steps, n_envs)`` each, for :meth:`write_encoded`
         """
-        self._store.free_unused()
+        self._store.free_unused(2 * math.prod(observations.shape[:2]))
         (n_steps, n_envs), item_shape = observations.shape[:2], observations.shape[2:]
         rows = [each.reshape(n_steps * n_envs, *item_shape) for each in (observations, next_observations)]
         if self._deduplicator is None:

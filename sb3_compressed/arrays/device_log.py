@@ -61,7 +61,7 @@ class DeviceSegment(MemorySegment):
         end = self.next_offset
         content = self.bytes[:end].copy() if self.is_on_host else self.block[:end].cpu().numpy()
         segment = MemorySegment(self.number, content)
-        segment.next_offset, segment.n_slots, segment.codecs = end, self.n_slots.copy(), dict(self.codecs)
+        segment.next_offset, segment.codecs = end, dict(self.codecs)
         return segment
 
 

@@ -8,13 +8,16 @@ in which they were written.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.compaction import SegmentUsage, SlotCopier, count_references, measure_usage
+from sb3_compressed.arrays.slot_format import NO_CODEC, NO_ROOM
 from sb3_compressed.codecs import Codec
+from sb3_compressed.common.memory import mapped_memory
 from sb3_compressed.errors import CorruptStorage, StorageError
 
 __all__ = ["MemoryLog", "MemorySegment"]
@@ -28,8 +31,10 @@ COPIES = 4
 MAX_DEAD_TABLES = 64
 #: Of a full segment, and of any: offsets have 32 bits.
 MAX_FULL_NBYTES, MAX_SEGMENT_NBYTES = 1 << 30, 0xFFFFFFFF
-#: Bytes that may be unused, besides as many as are used, before slots should be moved.
+#: Bytes that may be unused, besides as many as are used, before slots are moved.
 MAX_UNUSED_NBYTES = 1 << 20
+#: The codecs of a segment without trained ones, as :func:`.copy_slots` reads them.
+UNTRAINED = np.zeros((1, 2), np.int64)
 
 
 class MemorySegment:
@@ -45,13 +50,12 @@ class MemorySegment:
         self.number = number
         self.bytes = block
         self.next_offset = 0
-        self.n_slots = np.zeros(1, np.int64)
         #: The codecs that wrote payloads in it, by their numbers in the log.
         self.codecs: dict[int, Codec] = {}
 
     def grow(self, nbytes: int) -> None:
         """Make the block larger; batches that are being decoded keep the old one."""
-        grown = np.empty(nbytes, np.uint8)
+        grown = mapped_memory(nbytes)
         grown[: self.next_offset] = self.bytes[: self.next_offset]
         self.bytes = grown
 
@@ -62,7 +66,7 @@ class MemorySegment:
 class MemoryLog:
     """Segments in memory; see :class:`~.slot_log.SlotLog`.
 
-    A full segment is freed by :meth:`free_unused` once no table refers to one of its slots.
+    Segments are memory maps of their own, of which a part at the end that is not used takes no memory.
     """
 
     checksum_nbytes = 0
@@ -71,17 +75,17 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.segments: dict[int, MemorySegment] = {}
-        #: Whether a segment was begun since the last call of :meth:`free_unused`.
-        self.has_grown = False
         #: The segment to append to, ``None`` if one has to be begun: others may be parts of copies, too.
         self._open: MemorySegment | None = None
         self._n_begun = self._n_codecs = 0
-        #: The size at which the open segment is full; it has an eighth more room.
-        self._full_at = 0
+        #: The size at which the open segment is full, and the most that was appended to it at once.
+        self._full_at = self._largest = 0
         self._tables: list[weakref.ref[NDArray[np.int64]]] = []
         self._n_live = 0
-        #: The most references that tables have had to the slots of each segment, by its number.
-        self._most_references: dict[int, int] = {}
+        #: What was used of each segment when :meth:`free_unused` was called last.
+        self._usage: dict[int, SegmentUsage] = {}
+        #: References that were written since, and with how many it is called next.
+        self._n_written = self._n_until_check = 0
 
     @property
     def nbytes(self) -> int:
@@ -106,20 +110,23 @@ class MemoryLog:
 
     def new_segment(self, number: int, nbytes: int) -> MemorySegment:
         """Return a segment to append to."""
-        return MemorySegment(number, np.empty(nbytes, np.uint8))
+        return MemorySegment(number, mapped_memory(nbytes))
 
     def grow_last(self, nbytes: int) -> None:
         """Make the last segment larger."""
         self.last.grow(nbytes)
 
     def _begin_segment(self) -> MemorySegment:
-        self.has_grown = True
         nbytes = self.nbytes
-        self._full_at = min(max(nbytes // PARTS, MIN_NBYTES), max(nbytes // MAX_PARTS, MAX_NBYTES), MAX_FULL_NBYTES)
-        segment = self.new_segment(self._n_begun + 1, self._full_at * 9 // 8)
+        full_at = min(max(nbytes // PARTS, MIN_NBYTES), max(nbytes // MAX_PARTS, MAX_NBYTES), MAX_FULL_NBYTES)
+        # With room for the last call, which begins before it is full.
+        segment = self.new_segment(self._n_begun + 1, full_at + max(full_at // 8, self._largest))
         segments = {**self.segments, segment.number: segment}  # a copy of the log may have the old one
         # In one call, whatever interrupts this.
-        self.__dict__.update(segments=segments, last=segment, _n_begun=segment.number, _open=segment)
+        self.__dict__.update(
+            segments=segments, last=segment, _n_begun=segment.number, _open=segment, _full_at=full_at, _largest=0,
+            _n_until_check=0,
+        )  # fmt: skip
         return segment
 
     def reserve(self, nbytes: int = 0) -> tuple[MemorySegment, NDArray[np.uint8], int]:
@@ -137,12 +144,11 @@ class MemoryLog:
         """Append what was written to reserved memory; see :meth:`.SlotLog.append_reserved`."""
         segment = self.last
         segment.next_offset += nbytes
+        self._largest = max(self._largest, nbytes)
         if is_copy:  # of the last row: of many environments, it may be larger than what else a segment has
             self._full_at = max(self._full_at, min(COPIES * nbytes, MAX_FULL_NBYTES))
-        else:  # never between a copy and what continues it
-            next_row_end = segment.next_offset + nbytes
-            if segment.next_offset >= self._full_at or next_row_end > max(self._full_at, segment.bytes.size):
-                self._open = None  # before another row makes the block twice as large
+        elif segment.next_offset >= self._full_at:  # never between a copy and what continues it
+            self._open = None
 
     def append_codec(self, codec: Codec) -> int:
         """Refer to a codec from the last segment, and return its number in the log, which is not 0."""
@@ -180,48 +186,97 @@ class MemoryLog:
         self._tables = [weakref.ref(table) for table in tables.values()]
         return [*tables.values()]
 
-    def free_unused(self) -> list[int]:
-        """Free the segments that no table refers to, except for the last one.
+    def is_due(self, n_references: int) -> bool:
+        """Return whether to call :meth:`compact`, since as much as a segment has may be unused.
 
-        :return: the numbers of mostly unused segments, if these are most of the log: their slots should be moved
+        :param n_references: how many references of tables will be overwritten
         """
-        counts = self._slot_counts()
-        self._keep_segments(np.flatnonzero(counts).tolist())
-        most = self._most_references
-        self._most_references = {n: max(most.get(n, 0), int(counts[n])) for n in self.segments}
-        self.has_grown = False
-        shares = {number: self._used_share(number, counts) for number in self.segments}
-        used_nbytes = sum(share * self.segments[number].next_offset for number, share in shares.items())
-        if self.nbytes <= 2 * used_nbytes + MAX_UNUSED_NBYTES:
-            return []
-        return [number for number, share in shares.items() if share < 0.5]
+        self._n_written += n_references
+        return self._n_written >= self._n_until_check
 
-    def _used_share(self, number: int, counts: NDArray[np.int64]) -> float:
-        """Return the fraction of a segment's slots that tables still refer to."""
-        # Most slots have two references, from observations and next observations.
-        most = max(self._most_references.get(number, 0), int(self.segments[number].n_slots[0]))
-        return min(int(counts[number]) / most, 1.0) if most else 1.0
+    def free_unused(self) -> dict[int, SegmentUsage]:
+        """Free the segments that no table refers to, except for the last one; return the references to the others."""
+        counted = count_references(self._references(), [*self.segments])
+        self._keep_segments([number for number, usage in counted.items() if usage.n_references])
+        return {number: counted[number] for number in self.segments}
 
-    def close_last(self) -> None:
-        """Append no more to the last segment."""
-        self._open = None
+    def compact(self) -> None:
+        """Free the segments that no table refers to; if most of the others is unused, move their slots to new ones.
 
-    def close_if_large(self) -> None:
-        """Append no more to the last segment unless it is small."""
-        if self.segments and self.last.next_offset >= MIN_NBYTES:
-            self._open = None
+        References of tables change then. Slots that tables share stay the same.
+        """
+        usage = self._usage = self._measured(self.free_unused())
+        used_nbytes = sum(each.nbytes for each in usage.values())
+        if self.nbytes > 2 * used_nbytes + MAX_UNUSED_NBYTES:
+            self._move_slots([n for n, segment in self.segments.items() if 2 * usage[n].nbytes < segment.next_offset])
+        n_references = sum(each.n_references for each in usage.values())
+        self._n_written = 0
+        self._n_until_check = max(n_references * max(self._full_at, MIN_NBYTES) // max(self.nbytes, 1), 1)
+
+    def _references(self) -> list[NDArray[np.int64]]:
+        return [table.reshape(-1) for table in self.live_tables()]  # views, since tables are contiguous
+
+    def _measured(self, counted: Mapping[int, SegmentUsage]) -> dict[int, SegmentUsage]:
+        """Return how much of each segment is used; only if references to it have changed, its slots are read."""
+        usage, sizes = {}, {}
+        for number, each in counted.items():
+            before = self._usage.get(number)
+            if before is not None and before[:2] == each[:2]:
+                usage[number] = before
+            else:
+                usage[number], sizes[number] = each, self.segments[number].next_offset
+        for group in self._groups(sizes):
+            segments = [self.segment(number) for number in group]
+            usage.update(measure_usage(self._references(), segments, counted))
+        return usage
+
+    def _groups(self, sizes: Mapping[int, int]) -> Iterator[list[int]]:
+        """Divide segments into groups of about the size of a full segment, given the bytes to read or copy of each."""
+        group: list[int] = []
+        limit = max(self._full_at, MIN_NBYTES)
+        for number, nbytes in sizes.items():
+            if group and sum(sizes[each] for each in group) + nbytes > limit:
+                yield group
+                group = []
+            group.append(number)
+        if group:
+            yield group
+
+    def _move_slots(self, numbers: Sequence[int]) -> None:
+        """Move the slots of some segments to new ones, about as much as a full segment has at a time."""
+        usage, tables = self._usage, self._references()
+        self._begin_segment()  # the last one may be among them
+        for group in self._groups({number: usage[number].nbytes for number in numbers}):
+            copier = SlotCopier([self.segment(number) for number in group], sum(usage[n].n_parts for n in group))
+            for table in tables:
+                self._copy(copier, table)
+            # Not what could not be copied.
+            left = {number for number, each in count_references(tables, group).items() if each.n_references}
+            self._keep_segments((self.segments.keys() - group) | left)
+
+    def _copy(self, copier: SlotCopier, references: NDArray[np.int64]) -> None:
+        """Copy slots to the last segment and further ones, and replace the references to them."""
+        first, target, codecs = 0, None, UNTRAINED
+        while first < len(references):
+            segment, room, at = self.reserve()
+            if segment is not target:
+                target, codecs = segment, UNTRAINED
+            segment.next_offset = room.size  # whatever interrupts this, nothing overwrites what is referred to
+            first, end, missing, detail = copier.copy(references, first, segment, at, codecs)
+            segment.next_offset = end
+            if missing == NO_CODEC:
+                if detail in self.codecs:
+                    self.append_codec(self.codecs[detail])
+                codecs = np.append(codecs, [[detail, detail]], axis=0)
+            elif missing == NO_ROOM and not end:
+                self.grow_last(detail)
+            elif missing == NO_ROOM or end >= self._full_at:
+                self._open = None
 
     def _keep_segments(self, numbers: Collection[int]) -> None:
         """Free all segments but some and the last one."""
         kept = {*numbers, self._n_begun}
         self.segments = {number: segment for number, segment in self.segments.items() if number in kept}
-
-    def _slot_counts(self) -> NDArray[np.int64]:
-        """Return how often tables refer to slots of each segment, by its number."""
-        counts = np.zeros(self._n_begun + 1, np.int64)
-        for table in self.live_tables():
-            counts += np.bincount(table.reshape(-1) >> 32, minlength=len(counts))
-        return counts
 
     # -- copies ----------------------------------------------------------------------------------------------
 
@@ -231,10 +286,14 @@ class MemoryLog:
         other.segments, other._n_begun, other._n_codecs = self.segments, self._n_begun, self._n_codecs
         if self.segments:
             other.last = self.last
-        other._most_references = self._most_references
+        other._usage = self._usage
         self._open = None
         return other
 
     def __getstate__(self) -> dict[str, Any]:
         self.free_unused()
         return {**self.__dict__, "_open": None, "_tables": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]  # 0.4.0 has no usage
+        self.__dict__.update(state)

@@ -8,6 +8,8 @@ __all__ = [
     "DAMAGED_SLOT",
     "ELSEWHERE",
     "INVALID_SLOT",
+    "NO_CODEC",
+    "NO_ROOM",
     "NO_SEGMENT",
     "OFFSET",
     "PAYLOAD_HEADER",
@@ -30,3 +32,5 @@ TOO_MANY_PAYLOADS, NO_SEGMENT, INVALID_SLOT, DAMAGED_SLOT, DAMAGED_PAYLOAD = -1,
 """What :func:`~.slot_kernels.locate_stored` returns instead of a number of codecs."""
 ELSEWHERE = -1
 """What :func:`~.slot_kernels.append_rows` returns if slots that its items continue are not in the segment."""
+NO_ROOM, NO_CODEC = 1, 2
+"""What :func:`~.compaction_kernels.copy_slots` needs to continue."""

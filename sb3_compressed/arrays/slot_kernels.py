@@ -84,7 +84,7 @@ def appended_nbytes(places: NDArray[np.int64], n_new: NDArray[np.int64], n_frame
 
 
 @kernel(
-    INT, INTS, INT_ROWS, INT_ROWS, INT, INT, types.boolean, INT, READ_BYTES, INT, types.uint64, INT, INTS,
+    INT, INTS, INT_ROWS, INT_ROWS, INT, INT, types.boolean, INT, READ_BYTES, INT, types.uint64, INT,
     BYTES, INT, INT_ROWS,
 )  # fmt: skip
 def append_rows(
@@ -99,7 +99,6 @@ def append_rows(
     number: int,
     segment_id: np.uint64,
     start: int,
-    n_slots: NDArray[np.int64],
     room: NDArray[np.uint8],
     at: int,
     references: NDArray[np.int64],
@@ -118,7 +117,6 @@ def append_rows(
     :param number: the number of the segment
     :param segment_id: its id, with which the seeds of checksums are XORed
     :param start: the offset in the segment that what is written will have
-    :param n_slots: the number of slots that are written is added to its element, ``(1,)``
     :param room: receives slots and payloads; if it is too small, nothing is written
     :param at: where in it they begin
     :param references: receives the addresses of slots, ``(n_rows, n_envs)``
@@ -172,7 +170,6 @@ def append_rows(
                 if skipped:
                     put_checksum(slot, slot_nbytes, np.uint64((reference & OFFSET) + SLOT_SEED) ^ segment_id)
                 taken += count
-                n_slots[0] += 1
                 latest = first
             references[row, env] = reference
     return written

@@ -48,11 +48,6 @@ class SlotSegment(Protocol):
         ...
 
     @property
-    def n_slots(self) -> NDArray[np.int64]:
-        """The number of slots that this process has appended, ``(1,)``, to which kernels add."""
-        ...
-
-    @property
     def bytes(self) -> NDArray[np.uint8]:
         """Its memory, which may be replaced by a larger copy."""
         ...

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.batch_pool import Empty
+from sb3_compressed.arrays.compaction import compaction_kernels
 from sb3_compressed.arrays.decoding import decode, payload_kernels
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
@@ -66,24 +67,21 @@ class SlotStore(ABC):
         """Import and compile what writing and reading need, rather than at the first step of a training."""
         slot_kernels()
         payload_kernels()
+        compaction_kernels()
 
     @abstractmethod
     def watch(self, table: NDArray[np.int64]) -> None:
         """Keep the slots that an array refers to as long as it lives, like those of tables."""
 
     @abstractmethod
-    def free_unused(self) -> None:
+    def free_unused(self, n_references: int | None = None) -> None:
         """Free the memory of slots that no table refers to, so that other references become invalid.
 
         If most of the memory is unused, since rows were overwritten in another order than they were written, slots are
         moved together, and the references of tables change.
-        """
 
-    @abstractmethod
-    def close_if_large(self) -> None:
-        """Begin another block of memory with the next slots unless the last one is small.
-
-        For the end of a rollout, after which nothing refers to its slots.
+        :param n_references: how many references of tables will be overwritten next: most calls only count them, until
+            the memory that may be unused is worth it; ``None`` to free it in any case
         """
 
     def write(self, slots: Sequence[Slot]) -> NDArray[np.int64]:

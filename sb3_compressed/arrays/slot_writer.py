@@ -123,7 +123,7 @@ class SlotWriter:
                 codec = cached[0] if cached else self._offset_of(encoder.codec)
             nbytes = kernels.append_rows(
                 previous, n_new, places, codec, n_frames, encoder.newest_first, log.checksum_nbytes, segment.bytes,
-                segment.number, self._segment_id, segment.next_offset, segment.n_slots, room, at, references,
+                segment.number, self._segment_id, segment.next_offset, room, at, references,
             )  # fmt: skip
             if 0 <= nbytes <= room.size - at:
                 break
@@ -199,7 +199,6 @@ class SlotWriter:
                 )
             _, room, first = self._log.reserve(data.size)
             room[first : first + data.size] = data
-            segment.n_slots[0] += sum(seed > 0 for _, seed in parts)
             self._log.append_reserved(data.size, is_copy=is_copy)
             recent.update(new)  # only now: whatever interrupts this, nothing else is in the log
         return addresses

@@ -40,6 +40,7 @@ def find_buffer_dtypes(
     if isinstance(elem_dtype, spaces.Space):  # NumPy takes an action space for a dtype: that of its actions
         raise TypeError(f"elem_dtype must be a dtype, got {elem_dtype}; pass the observation space alone")
     from sb3_compressed.arrays import (  # noqa: F401  # importing compiles them
+        compaction_kernels,
         frame_dedup_kernels,
         payload_kernels,
         slot_kernels,

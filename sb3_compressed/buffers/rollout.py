@@ -62,7 +62,7 @@ class CompressedRollout(CompressedBuffer):
             parent()
         for _, array in observation_arrays(self):
             if isinstance(array, CompressedArray):
-                array.store.close_if_large()
+                array.store.free_unused()
 
     def _allocate(self) -> None:
         """Allocate all arrays, as SB3's ``reset`` does."""

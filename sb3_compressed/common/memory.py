@@ -1,13 +1,16 @@
-"""How much memory this process can still allocate, and whether it keeps what was freed."""
+"""How much memory this process can still allocate, and what it keeps of the memory that was freed."""
 
 from __future__ import annotations
 
+import mmap
+import sys
 from pathlib import Path
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
-__all__ = ["available_memory", "keep_freed_memory"]
+__all__ = ["available_memory", "keep_freed_memory", "mapped_memory"]
 
 #: The largest block that glibc adapts to, less what it stores beside one.
 LARGEST_NBYTES = (32 << 20) - (64 << 10)
@@ -48,6 +51,25 @@ def keep_freed_memory() -> None:
     this frees one, whose pages are never touched.
     """
     np.empty(LARGEST_NBYTES, np.uint8)
+
+
+def mapped_memory(nbytes: int) -> NDArray[np.uint8]:
+    """Return zeros in a memory map of their own, which the system gets back as soon as no array refers to them.
+
+    The C library keeps freed memory below anything that is still in use. For what is large and lives long, that may be
+    all of it. A map takes memory page by page as it is written to, so a part at its end that is not used takes none.
+
+    :param nbytes: their number, at least 1
+    :raises MemoryError: if there is not enough memory
+    """
+    try:
+        if sys.platform == "win32":
+            mapped = mmap.mmap(-1, nbytes)
+        else:  # by default, it would be shared with a process that is forked
+            mapped = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"there are no {nbytes / 1e6:,.1f} MB of memory left: {error}") from error
+    return np.frombuffer(mapped, np.uint8)
 
 
 def _read(name: str) -> str:

@@ -126,7 +126,7 @@ class Stream:
         :raises OSError: if slots cannot be written
         """
         array, (n_all, n_envs) = self._array, self._shape
-        array.store.free_unused()
+        array.store.free_unused(2 * len(rows) * n_envs)
         references = array.store.new_table((len(rows), 2, n_envs))
         if self._slots is None:
             for number, row in enumerate(rows):

@@ -30,11 +30,8 @@ class FolderSlotStore(SlotStore):
     def watch(self, table: NDArray[Any]) -> None:
         """Do nothing: the log keeps what is stored."""
 
-    def free_unused(self) -> None:
+    def free_unused(self, n_references: int | None = None) -> None:
         """Do nothing: files that are not used are deleted at snapshots."""
-
-    def close_if_large(self) -> None:
-        """Do nothing: rollouts are not stored in folders."""
 
     def nbytes(self, *tables: NDArray[Any]) -> int:
         """Return the memory of tables, in bytes; the slots are on disk."""

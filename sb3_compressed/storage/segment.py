@@ -98,8 +98,6 @@ class Segment:
             self.close_file()
             raise
         self.number, self.identity, self.id, self.previous_id, self.previous_end, self.is_snapshot = header
-        #: For kernels; only logs in memory read it.
-        self.n_slots = np.zeros(1, np.int64)
         #: Where the next record begins, as far as :meth:`records` has read.
         self.end = HEADERS_NBYTES
         #: Where the last write ends; after :attr:`end` if an interrupt may have left a partial record there.

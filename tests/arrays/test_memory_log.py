@@ -132,8 +132,9 @@ def test_views_and_results_keep_their_content() -> None:
     np.testing.assert_array_equal(taken, rows[:10])
 
 
-def test_a_reset_array_does_not_lose_the_row_that_is_continued() -> None:
-    """Of which the segment would be freed if only tables kept it."""
+def test_a_reset_array_does_not_lose_the_row_that_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which the segment would be freed if only tables of arrays kept it."""
+    monkeypatch.setattr(memory_log, "MAX_UNUSED_NBYTES", 0)
     rows = stacks(np.random.default_rng(0), 30, 1)
     array = CompressedArray((10, 1, *SHAPE), np.uint8, "none", frame_stack=4)
     for row in range(10):
@@ -142,9 +143,7 @@ def test_a_reset_array_does_not_lose_the_row_that_is_continued() -> None:
     noise = CompressedArray((10, 1, *SHAPE), np.uint8, "none", frame_stack=4)
     noise[:] = rows[:10]
     for _ in range(5):
-        assert isinstance(array.store, MemorySlotStore)
-        array.store.log.close_last()
-        array.store.log.free_unused()
+        array.store.free_unused()
         array[0] = rows[9]  # it repeats the last row, so it needs no payload
         array[1] = rows[10]
         array[2] = rows[9]
@@ -209,19 +208,22 @@ def test_rows_that_are_rewritten_at_once_are_freed() -> None:
     assert array.nbytes < 3 * 60 * 4 * 430 + 20_000
 
 
-@pytest.mark.parametrize(("min_nbytes", "segments"), [(5_000, [1, 1, 1]), (1_000, [1, 1, 2])])
-def test_only_a_large_segment_is_closed_between_rollouts(
-    min_nbytes: int, segments: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("max_unused_nbytes", "is_moved"), [(5_000, False), (1_000, True)])
+def test_between_rollouts_only_the_last_row_is_kept_if_that_is_worth_it(
+    max_unused_nbytes: int, is_moved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_log, "MIN_NBYTES", 5_000)
-    rows = stacks(np.random.default_rng(0), 3, 1)
-    array = CompressedArray((3, 1, *SHAPE), np.uint8, "none", frame_stack=4)
-    array[:2] = rows[:2]
-    monkeypatch.setattr(memory_log, "MIN_NBYTES", min_nbytes)
-    array.store.close_if_large()
-    array[2] = rows[2]
-    assert (array.slots[:, 0] >> 32).tolist() == segments
-    np.testing.assert_array_equal(np.asarray(array), rows)
+    monkeypatch.setattr(memory_log, "MAX_UNUSED_NBYTES", max_unused_nbytes)
+    rows = stacks(np.random.default_rng(0), 11, 1)
+    array = CompressedArray((10, 1, *SHAPE), np.uint8, "none", frame_stack=4)
+    for row in range(10):
+        array[row] = rows[row]
+    following = array.new_sharing_frames()
+    del array
+    following.store.free_unused()
+    assert (following.nbytes < 2_000) == is_moved
+    following[0] = rows[10]
+    np.testing.assert_array_equal(following[0], rows[10])
+    assert (following.nbytes < 2_500) == is_moved  # one more frame, not four
 
 
 def test_rows_without_environments() -> None:
