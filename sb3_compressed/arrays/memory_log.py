@@ -33,6 +33,10 @@ MAX_DEAD_TABLES = 64
 MAX_FULL_NBYTES, MAX_SEGMENT_NBYTES = 1 << 30, 0xFFFFFFFF
 #: Bytes that may be unused, besides as many as are used, before slots are moved.
 MAX_UNUSED_NBYTES = 1 << 20
+#: Bytes that are moved before the segments that contained them are freed.
+MOVED_NBYTES = 1 << 25
+#: Tables are read at most so often while all their references are overwritten, besides once for each segment.
+MAX_CHECKS = 64
 #: The codecs of a segment without trained ones, as :func:`.copy_slots` reads them.
 UNTRAINED = np.zeros((1, 2), np.int64)
 
@@ -84,6 +88,8 @@ class MemoryLog:
         self._n_live = 0
         #: What was used of each segment when :meth:`free_unused` was called last.
         self._usage: dict[int, SegmentUsage] = {}
+        #: The numbers of segments that were unpickled, which are in the heap of the C library.
+        self.unpickled: set[int] = set()
         #: References that were written since, and with how many it is called next.
         self._n_written = self._n_until_check = 0
 
@@ -187,7 +193,7 @@ class MemoryLog:
         return [*tables.values()]
 
     def is_due(self, n_references: int) -> bool:
-        """Return whether to call :meth:`compact`, since as much as a segment has may be unused.
+        """Return whether to call :meth:`compact`, since a segment was begun, or as much as one has may be unused.
 
         :param n_references: how many references of tables will be overwritten
         """
@@ -210,8 +216,9 @@ class MemoryLog:
         if self.nbytes > 2 * used_nbytes + MAX_UNUSED_NBYTES:
             self._move_slots([n for n, segment in self.segments.items() if 2 * usage[n].nbytes < segment.next_offset])
         n_references = sum(each.n_references for each in usage.values())
+        nbytes_each = max((each.nbytes / each.n_references for each in usage.values() if each.n_references), default=1)
         self._n_written = 0
-        self._n_until_check = max(n_references * max(self._full_at, MIN_NBYTES) // max(self.nbytes, 1), 1)
+        self._n_until_check = max(int(max(self._full_at, MAX_NBYTES) / nbytes_each), n_references // MAX_CHECKS)
 
     def _references(self) -> list[NDArray[np.int64]]:
         return [table.reshape(-1) for table in self.live_tables()]  # views, since tables are contiguous
@@ -225,28 +232,16 @@ class MemoryLog:
                 usage[number] = before
             else:
                 usage[number], sizes[number] = each, self.segments[number].next_offset
-        for group in self._groups(sizes):
+        for group in _groups(sizes):
             segments = [self.segment(number) for number in group]
             usage.update(measure_usage(self._references(), segments, counted))
         return usage
 
-    def _groups(self, sizes: Mapping[int, int]) -> Iterator[list[int]]:
-        """Divide segments into groups of about the size of a full segment, given the bytes to read or copy of each."""
-        group: list[int] = []
-        limit = max(self._full_at, MIN_NBYTES)
-        for number, nbytes in sizes.items():
-            if group and sum(sizes[each] for each in group) + nbytes > limit:
-                yield group
-                group = []
-            group.append(number)
-        if group:
-            yield group
-
     def _move_slots(self, numbers: Sequence[int]) -> None:
-        """Move the slots of some segments to new ones, about as much as a full segment has at a time."""
+        """Move the slots of some segments to new ones, those of a few segments at a time."""
         usage, tables = self._usage, self._references()
         self._begin_segment()  # the last one may be among them
-        for group in self._groups({number: usage[number].nbytes for number in numbers}):
+        for group in _groups({number: usage[number].nbytes for number in numbers}):
             copier = SlotCopier([self.segment(number) for number in group], sum(usage[n].n_parts for n in group))
             for table in tables:
                 self._copy(copier, table)
@@ -286,7 +281,7 @@ class MemoryLog:
         other.segments, other._n_begun, other._n_codecs = self.segments, self._n_begun, self._n_codecs
         if self.segments:
             other.last = self.last
-        other._usage = self._usage
+        other._usage, other.unpickled = self._usage, {*self.unpickled}
         self._open = None
         return other
 
@@ -296,4 +291,16 @@ class MemoryLog:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]  # 0.4.0 has no usage
-        self.__dict__.update(state)
+        self.__dict__.update(state, unpickled={*state["segments"]})
+
+
+def _groups(sizes: Mapping[int, int]) -> Iterator[list[int]]:
+    """Divide segments into groups, given the bytes to read or to move of each."""
+    group: list[int] = []
+    for number, nbytes in sizes.items():
+        if group and sum(sizes[each] for each in group) + nbytes > MOVED_NBYTES:
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group

@@ -14,6 +14,7 @@ from sb3_compressed.arrays.memory_log import MemoryLog
 from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.arrays.slots import AcceptedCodec, accepted_codec
 from sb3_compressed.codecs import Codec, TrainableCodec
+from sb3_compressed.common.memory import return_freed_memory
 
 __all__ = ["MemorySlotStore"]
 
@@ -40,6 +41,9 @@ class MemorySlotStore(SlotStore):
         if n_references is None or self.log.is_due(n_references):
             self.log.compact()
             self.reader.drop_cached(self.log.segments)  # which keeps the memory of segments alive
+            if freed := self.log.unpickled - self.log.segments.keys():
+                self.log.unpickled -= freed
+                return_freed_memory()
 
     def nbytes(self, *tables: NDArray[Any]) -> int:
         """Return the memory of all slots and codecs, and of tables, in bytes."""

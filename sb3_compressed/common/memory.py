@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import mmap
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-__all__ = ["available_memory", "keep_freed_memory", "mapped_memory"]
+__all__ = ["available_memory", "keep_freed_memory", "mapped_memory", "return_freed_memory"]
 
 #: The largest block that glibc adapts to, less what it stores beside one.
 LARGEST_NBYTES = (32 << 20) - (64 << 10)
@@ -51,6 +53,12 @@ def keep_freed_memory() -> None:
     this frees one, whose pages are never touched.
     """
     np.empty(LARGEST_NBYTES, np.uint8)
+
+
+def return_freed_memory() -> None:
+    """Return all memory that was freed to the system, also between parts of the heap that are in use; glibc only."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def mapped_memory(nbytes: int) -> NDArray[np.uint8]:
