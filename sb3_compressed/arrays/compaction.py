@@ -68,9 +68,9 @@ def measure_usage(
     :param counted: what :func:`count_references` returned
     """
     rows = _table_of(segments)
-    n_marks = rows[:, 1] // MIN_PART_NBYTES + 1
-    rows[:, 2] = np.cumsum(n_marks) - n_marks
-    marks, used = np.zeros(n_marks.sum(), np.uint8), np.zeros((len(rows), 2), np.int64)
+    n_bits = rows[:, 1] // MIN_PART_NBYTES + 1
+    rows[:, 2] = np.cumsum(n_bits) - n_bits
+    marks, used = np.zeros(n_bits.sum() // 8 + 1, np.uint8), np.zeros((len(rows), 2), np.int64)
     for table in tables:
         compaction_kernels().measure_used(table, rows, marks, used)
     return {

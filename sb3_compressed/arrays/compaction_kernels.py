@@ -60,10 +60,10 @@ def n_payloads_of(segment: int, nbytes: int, offset: int) -> int:
 
 @helper(INT, BYTES, INT)
 def is_first(marks: NDArray[np.uint8], index: int) -> int:
-    """Return 1 if an element was not marked yet, otherwise 0, and mark it."""
-    was_marked = marks[index]
-    marks[index] = 1
-    return 0 if was_marked else 1
+    """Return 1 if a bit was not set yet, otherwise 0, and set it."""
+    before, bit = marks[index >> 3], 1 << (index & 7)
+    marks[index >> 3] = before | bit
+    return 0 if before & bit else 1
 
 
 @kernel(INT, INTS, INT_ROWS, BYTES, INT_ROWS)
@@ -73,10 +73,10 @@ def measure_used(
     """Add up the slots that references refer to, and their payloads, each once.
 
     :param references: addresses of slots; those in other segments are ignored
-    :param segments: the address in memory, the size, where its marks begin, and the number of each segment, by which
+    :param segments: the address in memory, the size, where its bits begin, and the number of each segment, by which
         they are sorted, ``(m, 4)``
-    :param marks: zeros before the first call, one for every 8 bytes of each segment and one more: no slot or payload is
-        smaller, so no two begin there
+    :param marks: zeros before the first call, with a bit for every 8 bytes of each segment and one more: no slot or
+        payload is smaller, so no two begin there
     :param used: the number of bytes in each segment, and of slots and payloads, ``(m, 2)``; all bytes if a slot is
         damaged
     :return: the number of references that were followed
