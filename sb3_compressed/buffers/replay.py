@@ -243,7 +243,7 @@ class CompressedReplay(CompressedBuffer):
         # next add repeats the last row; in the other order, all rows would be lost.
         if end == self.buffer_size:
             self.full = True
-        self.pos = end % self.buffer_size
+        self.pos = 0 if end == self.buffer_size else end
         if self._bound_sampler is not None and self._storage is None:
             self._bound_sampler.add_rows(self, n_steps)
 
@@ -259,7 +259,8 @@ class CompressedReplay(CompressedBuffer):
         reward = validate_row("reward", reward, self.rewards, self.n_envs)
         done = validate_row("done", done, self.dones, self.n_envs, may_broadcast=False)
         obs = validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs)
-        next_obs = validate_observations("next_obs", next_obs, self.observations, self.observation_space, self.n_envs)
+        following = self.observations if self.optimize_memory_usage else self.next_observations
+        next_obs = validate_observations("next_obs", next_obs, following, self.observation_space, self.n_envs)
         return obs, next_obs, action, reward, done
 
     def extend(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,19 @@ def test_a_key_of_a_dict_that_was_added_to() -> None:
             arrays["cam"] = np.array(arrays["cam"]).astype(np.float32)
         add_replay(buffer, 8, 1, first=4)
     assert_same_batch(*same_draws(lambda: ours.sample(32), lambda: theirs.sample(32), seed=0))
+
+
+def test_a_plain_array_of_observations_alone() -> None:
+    buffers = []
+    for cls in REPLAY_PAIRS["dict"]:
+        buffer = cls(20, space_of("dict", INTS), ACTIONS, device="cpu", n_envs=2)
+        buffer.observations["vec"] = np.zeros((10, 2, 3), np.uint8)
+        add_replay(buffer, 10, 1)
+        buffers.append(buffer)
+    ours, sb3 = same_draws(*[partial(buffer.sample, 8) for buffer in buffers], seed=0)
+    assert_same_batch(ours, sb3)
+    assert ours.next_observations["vec"].dtype == th.float32
+    assert ours.next_observations["vec"].any()
 
 
 def test_shallow_copies_validate_for_their_own_arrays() -> None:

@@ -150,6 +150,17 @@ def fill(buffer: Any, n_steps: int) -> None:
         buffer.add(observation(space, n_envs, step), observation(space, n_envs, step + 1), *arguments, [{}] * n_envs)
 
 
+@pytest.mark.parametrize("position", [-2, 8])
+def test_positions_outside_of_the_rows_are_sb3s(position: int) -> None:
+    buffers = [replay(cls) for cls in REPLAY_PAIRS["replay"]]
+    for buffer in buffers:
+        fill(buffer, 9)
+        buffer.buffer_size, buffer.pos = 5, position
+        fill(buffer, 1)
+    assert buffers[0].pos == buffers[1].pos
+    np.testing.assert_array_equal(buffers[0].observations[:], buffers[1].observations)
+
+
 @pytest.mark.parametrize("kind", ["replay", "n-step", "dict", "optimized"])
 def test_replay_buffers_use_fewer_rows_as_sb3s(kind: str) -> None:
     options = SB3_OPTIMIZED if kind == "optimized" else {}
