@@ -122,7 +122,7 @@ def target_codec(codecs: NDArray[np.int64], codec: int) -> int:
     """Return what payloads refer to as their codec in the target, -1 if that is not known yet."""
     for row in range(len(codecs)):
         if codecs[row, 0] == codec:
-            return codecs[row, 1]
+            return int(codecs[row, 1])
     return -1
 
 
