@@ -204,7 +204,8 @@ class MemoryLog:
         """Free the segments that no table refers to, except for the last one; return the references to the others."""
         counted = count_references(self._references(), [*self.segments])
         self._keep_segments([number for number, usage in counted.items() if usage.n_references])
-        return {number: counted[number] for number in self.segments}
+        # Without those that a handler of a signal has begun meanwhile.
+        return {number: usage for number, usage in counted.items() if number in self.segments}
 
     def compact(self) -> None:
         """Free the segments that no table refers to; if most of the others is unused, move their slots to new ones.
@@ -214,7 +215,7 @@ class MemoryLog:
         usage = self._usage = self._measured(self.free_unused())
         used_nbytes = sum(each.nbytes for each in usage.values())
         if self.nbytes > 2 * used_nbytes + MAX_UNUSED_NBYTES:
-            self._move_slots([n for n, segment in self.segments.items() if 2 * usage[n].nbytes < segment.next_offset])
+            self._move_slots([n for n, each in usage.items() if 2 * each.nbytes < self.segment(n).next_offset])
         n_references = sum(each.n_references for each in usage.values())
         nbytes_each = max((each.nbytes / each.n_references for each in usage.values() if each.n_references), default=1)
         self._n_written = 0

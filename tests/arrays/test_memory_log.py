@@ -230,3 +230,20 @@ def test_rows_without_environments() -> None:
     array = CompressedArray((5, 0, *SHAPE), np.uint8, "delta", frame_stack=4)
     array[0] = np.zeros((0, *SHAPE), np.uint8)
     assert array[0].shape == (0, *SHAPE)
+
+
+def test_rows_that_are_encoded_but_not_yet_written_are_kept() -> None:
+    """A handler of a signal that interrupts add may change other rows and ask for the memory of the buffer."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (9, 1, 1100, 1000), np.uint8)
+    array = CompressedArray((8, 1, 1100, 1000), codec="zstd3")
+    for row in range(8):
+        array[row] = noise[row]
+    [encoded] = array.encode_rows(noise[8])
+    for row in range(8):
+        array[row] = 0
+    nbytes = {array.nbytes for _ in range(3)}
+    assert max(nbytes) < 2 * noise[0].nbytes
+    array.write_encoded(0, encoded)
+    np.testing.assert_array_equal(array[0], noise[8])
+    np.testing.assert_array_equal(array[1:], np.zeros_like(noise[1:8]))
