@@ -120,10 +120,11 @@ def entry_of(keys: NDArray[np.int64], key: int) -> int:
 @helper(INT, INT_ROWS, INT)
 def target_codec(codecs: NDArray[np.int64], codec: int) -> int:
     """Return what payloads refer to as their codec in the target, -1 if that is not known yet."""
+    target = -1
     for row in range(len(codecs)):
         if codecs[row, 0] == codec:
-            return int(codecs[row, 1])
-    return -1
+            target = codecs[row, 1]
+    return target
 
 
 @kernel(INT, INTS, INT, INTS, INT_ROWS, INT_ROWS, BYTES, INT, INT, INTS, INTS, INTS)

@@ -57,6 +57,9 @@ class DeviceSegment(MemorySegment):
         """Keep the bytes on the device only; PyTorch reuses pinned memory after the copies from it."""
         vars(self).update(bytes=np.empty(0, np.uint8), _host=None)
 
+    def release(self) -> None:
+        """Do nothing: PyTorch reuses its memory."""
+
     def download(self) -> MemorySegment:
         """Return a copy of the segment in the memory of the process."""
         end = self.next_offset

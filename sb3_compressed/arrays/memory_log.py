@@ -7,6 +7,7 @@ in which they were written.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.compaction import SegmentUsage, SlotCopier, count_references, measure_usage
+from sb3_compressed.arrays.segment_memory import keep_block, new_block
 from sb3_compressed.arrays.slot_format import NO_CODEC, NO_ROOM
 from sb3_compressed.codecs import Codec
-from sb3_compressed.common.memory import mapped_memory
 from sb3_compressed.errors import CorruptStorage, StorageError
 
 __all__ = ["MemoryLog", "MemorySegment"]
@@ -35,8 +36,9 @@ MAX_FULL_NBYTES, MAX_SEGMENT_NBYTES = 1 << 30, 0xFFFFFFFF
 MAX_UNUSED_NBYTES = 1 << 20
 #: Bytes that are moved before the segments that contained them are freed.
 MOVED_NBYTES = 1 << 25
-#: Tables are read at most so often while all their references are overwritten, besides once for each segment.
-MAX_CHECKS = 64
+#: How often all tables are read while all their references are overwritten, besides once for each segment, but not
+#: before so many are.
+MIN_CHECKS, MAX_CHECKS, MIN_CHECKED = 8, 64, 1024
 #: The codecs of a segment without trained ones, as :func:`.copy_slots` reads them.
 UNTRAINED = np.zeros((1, 2), np.int64)
 
@@ -49,6 +51,8 @@ class MemorySegment:
     """
 
     id = 0
+    #: Whether it is in the heap of the C library: if it was unpickled.
+    is_in_heap = False
 
     def __init__(self, number: int, block: NDArray[np.uint8]) -> None:
         self.number = number
@@ -59,12 +63,20 @@ class MemorySegment:
 
     def grow(self, nbytes: int) -> None:
         """Make the block larger; batches that are being decoded keep the old one."""
-        grown = mapped_memory(nbytes)
+        grown = new_block(nbytes)
         grown[: self.next_offset] = self.bytes[: self.next_offset]
         self.bytes = grown
 
+    def release(self) -> None:
+        """Let its memory be reused as soon as nothing refers to it, which a copy of the log may still do."""
+        if not self.is_in_heap:
+            keep_block(self.bytes)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "bytes": self.bytes[: self.next_offset]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, is_in_heap=True)
 
 
 class MemoryLog:
@@ -90,8 +102,8 @@ class MemoryLog:
         self._usage: dict[int, SegmentUsage] = {}
         #: The numbers of segments that were unpickled, which are in the heap of the C library.
         self.unpickled: set[int] = set()
-        #: References that were written since, and with how many it is called next.
-        self._n_written = self._n_until_check = 0
+        #: References of tables that were overwritten since the last call of :meth:`compact`, and how many may be.
+        self.n_overwritten = self._n_until_check = 0
 
     @property
     def nbytes(self) -> int:
@@ -116,17 +128,19 @@ class MemoryLog:
 
     def new_segment(self, number: int, nbytes: int) -> MemorySegment:
         """Return a segment to append to."""
-        return MemorySegment(number, mapped_memory(nbytes))
+        return MemorySegment(number, new_block(nbytes))
 
     def grow_last(self, nbytes: int) -> None:
         """Make the last segment larger."""
         self.last.grow(nbytes)
 
     def _begin_segment(self) -> MemorySegment:
-        nbytes = self.nbytes
-        full_at = min(max(nbytes // PARTS, MIN_NBYTES), max(nbytes // MAX_PARTS, MAX_NBYTES), MAX_FULL_NBYTES)
+        total = self.nbytes
+        full_at = min(max(total // PARTS, MIN_NBYTES), max(total // MAX_PARTS, MAX_NBYTES), MAX_FULL_NBYTES)
+        full_at = 1 << full_at.bit_length() - 1  # so that a log that slowly grows reuses what it frees
         # With room for the last call, which begins before it is full.
-        segment = self.new_segment(self._n_begun + 1, full_at + max(full_at // 8, self._largest))
+        nbytes = min(full_at + max(full_at // 8, self._largest), MAX_SEGMENT_NBYTES)
+        segment = self.new_segment(self._n_begun + 1, nbytes)
         segments = {**self.segments, segment.number: segment}  # a copy of the log may have the old one
         # In one call, whatever interrupts this.
         self.__dict__.update(
@@ -143,7 +157,7 @@ class MemoryLog:
             if begin + nbytes > MAX_SEGMENT_NBYTES:
                 self._open = None
                 raise StorageError(f"{nbytes} bytes of payloads are too many for one call: split it into smaller parts")
-            self.grow_last(max(begin + nbytes, 2 * segment.bytes.size))
+            self.grow_last(min(max(begin + nbytes, 2 * segment.bytes.size), MAX_SEGMENT_NBYTES))
         return segment, segment.bytes, begin
 
     def append_reserved(self, nbytes: int, *, is_copy: bool = False) -> None:
@@ -192,13 +206,10 @@ class MemoryLog:
         self._tables = [weakref.ref(table) for table in tables.values()]
         return [*tables.values()]
 
-    def is_due(self, n_references: int) -> bool:
-        """Return whether to call :meth:`compact`, since a segment was begun, or as much as one has may be unused.
-
-        :param n_references: how many references of tables will be overwritten
-        """
-        self._n_written += n_references
-        return self._n_written >= self._n_until_check
+    @property
+    def is_due(self) -> bool:
+        """Whether to call :meth:`compact`, since a segment was begun, or as much as one has may be unused."""
+        return self.n_overwritten >= self._n_until_check
 
     def free_unused(self) -> dict[int, SegmentUsage]:
         """Free the segments that no table refers to, except for the last one; return the references to the others."""
@@ -216,10 +227,17 @@ class MemoryLog:
         used_nbytes = sum(each.nbytes for each in usage.values())
         if self.nbytes > 2 * used_nbytes + MAX_UNUSED_NBYTES:
             self._move_slots([n for n, each in usage.items() if 2 * each.nbytes < self.segment(n).next_offset])
-        n_references = sum(each.n_references for each in usage.values())
-        nbytes_each = max((each.nbytes / each.n_references for each in usage.values() if each.n_references), default=1)
-        self._n_written = 0
-        self._n_until_check = max(int(max(self._full_at, MAX_NBYTES) / nbytes_each), n_references // MAX_CHECKS)
+        self.n_overwritten, self._n_until_check = 0, self._n_until_worth(usage.values())
+
+    def _n_until_worth(self, usage: Collection[SegmentUsage]) -> int:
+        """Return after how many references are overwritten much may be unused, which reading all tables is worth."""
+        if self.nbytes <= MAX_UNUSED_NBYTES:
+            return sys.maxsize  # until a segment is begun
+        n_references = sum(each.n_references for each in usage)
+        # Of the densest segment: a few rows of noise may be most of a log. In a segment, too.
+        nbytes_each = max((each.nbytes / each.n_references for each in usage if each.n_references), default=1)
+        n_worth = min(int(max(self._full_at, MAX_NBYTES) / nbytes_each), max(n_references // MIN_CHECKS, MIN_CHECKED))
+        return max(n_worth, n_references // MAX_CHECKS)
 
     def _references(self) -> list[NDArray[np.int64]]:
         return [table.reshape(-1) for table in self.live_tables()]  # views, since tables are contiguous
@@ -272,7 +290,10 @@ class MemoryLog:
     def _keep_segments(self, numbers: Collection[int]) -> None:
         """Free all segments but some and the last one."""
         kept = {*numbers, self._n_begun}
+        freed = [segment for number, segment in self.segments.items() if number not in kept]
         self.segments = {number: segment for number, segment in self.segments.items() if number in kept}
+        for segment in freed:
+            segment.release()
 
     # -- copies ----------------------------------------------------------------------------------------------
 

@@ -38,12 +38,13 @@ class MemorySlotStore(SlotStore):
     def free_unused(self, n_references: int | None = None) -> None:
         """Free the memory of slots that no table refers to; see :meth:`SlotStore.free_unused`."""
         self.writer.clear_cache()
-        if n_references is None or self.log.is_due(n_references):
+        if n_references is None or self.log.is_due:
             self.log.compact()
             self.reader.drop_cached(self.log.segments)  # which keeps the memory of segments alive
             if freed := self.log.unpickled - self.log.segments.keys():
                 self.log.unpickled -= freed
                 return_freed_memory()
+        self.log.n_overwritten += n_references or 0
 
     def nbytes(self, *tables: NDArray[Any]) -> int:
         """Return the memory of all slots and codecs, and of tables, in bytes."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sb3_compressed import CompressedArray, StorageError
+from sb3_compressed import CompressedArray, CorruptPayload, StorageError
 from sb3_compressed.arrays import memory_log
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 
@@ -95,15 +95,6 @@ def test_segments_hold_many_rows_however_large_these_are() -> None:
         array[row] = rows[row]
     np.testing.assert_array_equal(array, rows)
     assert array.nbytes < 1.4 * 83 * n_envs * (400 + 8 + 20) + 2 * 80 * n_envs * 8
-
-
-def test_segments_of_long_rows_are_not_doubled() -> None:
-    array = CompressedArray((60, 1, 300), np.uint8, "none")
-    for row, item in enumerate(np.random.default_rng(0).integers(0, 256, (60, 1, 300), np.uint8)):
-        array[row] = item  # seven fit in a segment
-    assert isinstance(array.store, MemorySlotStore)
-    log = array.store.log
-    assert sum(segment.bytes.size for segment in log.segments.values()) < 1.5 * log.nbytes
 
 
 @pytest.mark.parametrize("n_repeated", [0, 1, 7, 8])
@@ -247,3 +238,65 @@ def test_rows_that_are_encoded_but_not_yet_written_are_kept() -> None:
     array.write_encoded(0, encoded)
     np.testing.assert_array_equal(array[0], noise[8])
     np.testing.assert_array_equal(array[1:], np.zeros_like(noise[1:8]))
+
+
+def test_bytes_count_not_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of the rows was large, then overwritten with small ones: segments have many slots that are used."""
+    monkeypatch.undo()
+    rng = np.random.default_rng(0)
+    array = CompressedArray((3_600, 1, 4, 84, 84), np.uint8, "delta", frame_stack=4)
+    is_large = np.arange(3_600) % 3 == 0
+    for row in range(3_600):  # each segment has both
+        array[row] = rng.integers(0, 256, (4, 84, 84), np.uint8) if is_large[row] else np.uint8(row % 50)
+    kept = np.asarray(array)[~is_large]
+    assert array.nbytes > 30e6
+    array[is_large] = 7
+    array[0] = 8
+    assert sum(segment.next_offset for segment in memory_segments(array)) < 6e6  # without a call of nbytes
+    np.testing.assert_array_equal(np.asarray(array)[~is_large], kept)
+    np.testing.assert_array_equal(np.asarray(array)[is_large][1:], 7)
+
+
+def memory_segments(array: CompressedArray) -> list[memory_log.MemorySegment]:
+    assert isinstance(array.store, MemorySlotStore)
+    return [*array.store.log.segments.values()]
+
+
+def test_large_slots_are_moved_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than fit in a segment, since offsets have 32 bits: here in 1 MB."""
+    monkeypatch.undo()
+    monkeypatch.setattr(memory_log, "MAX_SEGMENT_NBYTES", 1 << 20)
+    monkeypatch.setattr(memory_log, "MAX_FULL_NBYTES", 1 << 18)
+    monkeypatch.setattr(memory_log, "MIN_NBYTES", 1 << 18)
+    monkeypatch.setattr(memory_log, "MOVED_NBYTES", 1 << 18)
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 256, (60, 1, 40_000), np.uint8)
+    array = CompressedArray(rows.shape, np.uint8, "none", frame_stack=None)
+    for row in range(60):
+        array[row] = rows[row]
+    for row in range(60):
+        if row % 5:
+            array[row] = rows[row] = row  # equal bytes, which are stored whole, too
+            array[row] = rows[row] = row + 1
+    array[0] = rows[0] = 3
+    np.testing.assert_array_equal(array, rows)
+    assert array.nbytes < 2.2 * rows.nbytes + 1e6
+
+
+def test_a_damaged_slot_stays_where_it_is() -> None:
+    """In a pickle that was changed, say: what is written later is not lost, and reading the slot names it."""
+    rows = stacks(np.random.default_rng(0), 60, 1)
+    array = CompressedArray((60, 1, *SHAPE), np.uint8, "none", frame_stack=4)
+    for row in range(60):
+        array[row] = rows[row]
+    segments = {segment.number: segment for segment in memory_segments(array)}
+    address = int(array.slots[10, 0])
+    segments[address >> 32].bytes[address & 0xFFFFFFFF :][4:8] = 255  # where its first payload is
+    for _ in range(3):
+        for row in range(60):
+            if row != 10:
+                array[row] = rows[row] = row
+    np.testing.assert_array_equal(np.asarray(array[11:]), rows[11:])
+    with pytest.raises(CorruptPayload) as caught:
+        array[8:12]
+    assert caught.value.slot == (10, 0)
