@@ -462,7 +462,7 @@ class CompressedArray(ArrayLike):
         :return: references to slots for each row, ``(n_envs,)``, for this array or one that
             :meth:`new_sharing_frames` returned
         """
-        self._store.free_unused(sum(map(len, rows)))
+        self._store.free_unused(len(rows) * len(rows[0]))
         if self._deduplicator is None:
             return [self._append_items(row) for row in rows]
         return [*self._deduplicator.encode_rows(self._store, *rows)]

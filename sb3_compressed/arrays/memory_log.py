@@ -102,8 +102,8 @@ class MemoryLog:
         self._usage: dict[int, SegmentUsage] = {}
         #: The numbers of segments that were unpickled, which are in the heap of the C library.
         self.unpickled: set[int] = set()
-        #: References of tables that were overwritten since the last call of :meth:`compact`, and how many may be.
-        self.n_overwritten = self._n_until_check = 0
+        #: References of tables that were overwritten since the last call of :meth:`compact`, and before the next one.
+        self.n_overwritten = self.n_until_check = 0
 
     @property
     def nbytes(self) -> int:
@@ -145,7 +145,7 @@ class MemoryLog:
         # In one call, whatever interrupts this.
         self.__dict__.update(
             segments=segments, last=segment, _n_begun=segment.number, _open=segment, _full_at=full_at, _largest=0,
-            _n_until_check=0,
+            n_until_check=0,
         )  # fmt: skip
         return segment
 
@@ -164,7 +164,8 @@ class MemoryLog:
         """Append what was written to reserved memory; see :meth:`.SlotLog.append_reserved`."""
         segment = self.last
         segment.next_offset += nbytes
-        self._largest = max(self._largest, nbytes)
+        if nbytes > self._largest:
+            self._largest = nbytes
         if is_copy:  # of the last row: of many environments, it may be larger than what else a segment has
             self._full_at = max(self._full_at, min(COPIES * nbytes, MAX_FULL_NBYTES))
         elif segment.next_offset >= self._full_at:  # never between a copy and what continues it
@@ -206,11 +207,6 @@ class MemoryLog:
         self._tables = [weakref.ref(table) for table in tables.values()]
         return [*tables.values()]
 
-    @property
-    def is_due(self) -> bool:
-        """Whether to call :meth:`compact`, since a segment was begun, or as much as one has may be unused."""
-        return self.n_overwritten >= self._n_until_check
-
     def free_unused(self) -> dict[int, SegmentUsage]:
         """Free the segments that no table refers to, except for the last one; return the references to the others."""
         counted = count_references(self._references(), [*self.segments])
@@ -227,7 +223,7 @@ class MemoryLog:
         used_nbytes = sum(each.nbytes for each in usage.values())
         if self.nbytes > 2 * used_nbytes + MAX_UNUSED_NBYTES:
             self._move_slots([n for n, each in usage.items() if 2 * each.nbytes < self.segment(n).next_offset])
-        self.n_overwritten, self._n_until_check = 0, self._n_until_worth(usage.values())
+        self.n_overwritten, self.n_until_check = 0, self._n_until_worth(usage.values())
 
     def _n_until_worth(self, usage: Collection[SegmentUsage]) -> int:
         """Return after how many references are overwritten much may be unused, which reading all tables is worth."""

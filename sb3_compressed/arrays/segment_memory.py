@@ -30,13 +30,12 @@ def new_block(nbytes: int) -> NDArray[np.uint8]:
         nbytes = -(-nbytes // step) * step
     for _ in range(len(_kept)):
         try:
-            block = _kept.pop()  # the last one first, since it may still be in the cache
-        except IndexError:  # another thread has taken it
+            entry = 0, _kept.pop()  # the last one first, since it may still be in the cache
+        except IndexError:  # a handler of a signal has taken it
             break
-        if block.size == nbytes and sys.getrefcount(block) <= UNSHARED:
-            return block
-        _kept.insert(0, block)
-        del block
+        if entry[1].size == nbytes and is_unshared(entry):
+            return entry[1]
+        _kept.insert(0, entry[1])
     return mapped_memory(nbytes)
 
 

@@ -63,7 +63,7 @@ def _emulated_device(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(array_factory, "device_store", emulated_store)
     for name in ("MIN_NBYTES", "MAX_NBYTES"):
-        monkeypatch.setattr(memory_log, name, 30_000)
+        monkeypatch.setattr(memory_log, name, 32_768)
 
 
 def on_device(*args: Any, **options: Any) -> Any:
