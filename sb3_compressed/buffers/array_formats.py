@@ -69,7 +69,7 @@ def restore_formats(
             if isinstance(given, CompressedArray) and given.dtype != unwritten.dtype:  # batches must keep their dtype
                 raise StorageError(
                     f"{NOT_SAVED}: {name} was replaced by an array of dtype {given.dtype}; assign it in the "
-                    f"constructor of a class of your own, or assign {name}.astype({unwritten.dtype})"
+                    f"constructor of a subclass, or assign {name}.astype({unwritten.dtype})"
                 )
         if own is None:
             continue

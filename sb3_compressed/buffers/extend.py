@@ -114,7 +114,13 @@ def _has_own_add(buffer: AddingBuffer) -> bool:
     """Return whether ``add`` is a user's method, of the class or of this buffer."""
     package = __name__.partition(".")[0]
     methods = [type(buffer).add, vars(buffer).get("add", type(buffer).add)]
-    return any((getattr(each, "__module__", None) or "").partition(".")[0] != package for each in methods)
+    return any(_module_of(each).partition(".")[0] != package for each in methods)
+
+
+def _module_of(method: Any) -> str:
+    """Return the module of a method, also of a wrapper, to which ``functools.wraps`` gives that of the wrapped one."""
+    name = getattr(method, "__globals__", {}).get("__name__") or getattr(method, "__module__", None)
+    return str(name or "")
 
 
 def _add_each_step(buffer: AddingBuffer, arguments: tuple[Any, ...], timeouts: Any) -> None:

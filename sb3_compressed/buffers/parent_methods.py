@@ -1,4 +1,4 @@
-"""Methods of SB3's classes that a compressed class implements itself and never calls, so that replacing them is lost.
+"""Methods of SB3's classes that a compressed class implements itself and never calls, so a replacement has no effect.
 
 A class in the bases whose method would never be called is an error. Projects also replace methods of SB3's classes at
 run time, ``ReplayBuffer.add = own_add``: then a warning names the method of the compressed class to replace instead.

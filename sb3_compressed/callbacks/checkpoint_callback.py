@@ -361,7 +361,7 @@ def _rename_other(folder: Path, own: Collection[Path]) -> None:
 def _delete(folder: Path) -> None:
     """Delete a checkpoint after renaming it, so that a partly deleted one is never read.
 
-    Windows deletes no file that is open, by none of its links; what is left is deleted after the next save.
+    Windows deletes no file that is open, through any of its links; what is left is deleted after the next save.
     """
     deleted = folder.with_name(f"{folder.name.partition('.')[0]}.deleted-{secrets.token_hex(4)}.{UNFINISHED}")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import subprocess
 from collections.abc import Callable
 from functools import partial
@@ -509,6 +510,23 @@ class Scaled:
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         buffer: Any = super()
         buffer.add(obs, next_obs, action, 0.5 * reward, done, infos)
+
+
+def test_a_wrapper_of_add_gets_its_further_arguments() -> None:
+    costs: list[Any] = []
+
+    class Own(CompressedReplayBuffer):
+        @functools.wraps(CompressedReplayBuffer.add)
+        def add(self, *args: Any) -> None:
+            *transition, cost = args
+            costs.append(cost)
+            super().add(*transition)
+
+    stream = recorded("atari")
+    buffer = new_buffer(Own, stream, 40)
+    buffer.extend(*stacked(stream[-1][:5]).values(), range(5))
+    assert costs == [*range(5)]
+    assert buffer.size() == 5
 
 
 def test_a_method_of_one_buffer_gets_every_step() -> None:
