@@ -193,16 +193,15 @@ def test_an_interrupted_write_can_be_repeated(case: str, shared: bool, tmp_path:
     transitions: list[Transition] = stream[-1]
     n_rows = next(end + 1 for end in range(20, 60) if kind != "her" or transitions[end].done.any())
 
-    def before_the_last_row() -> Any:
-        where = {"storage": tmp_path / "folder", "storage_mode": "overwrite"} if "storage" in options else {}
+    def before_the_last_row(folder: str = "folder") -> Any:
+        where = {"storage": tmp_path / folder, "storage_mode": "overwrite"} if "storage" in options else {}
         buffer = new_buffer(cls, stream, n_rows, **{**options, **where})
         add_all(transitions[: n_rows - 1], buffer)
         return buffer
 
     last, following = transitions[n_rows - 1], transitions[n_rows : n_rows + 5]
-    expected = before_the_last_row()
+    expected = before_the_last_row("expected")
     found = bytecodes(lambda: last.add_to(expected))
-    expected.close()
     names = ("add", "_add", "_write_steps", "_write_episode_steps", "write_encoded", "add_rows", "commit_row")
     writing = [at for at in found if at[0].co_name in names]
     assert len(writing) > 100
@@ -221,6 +220,7 @@ def test_an_interrupted_write_can_be_repeated(case: str, shared: bool, tmp_path:
         add_all(following, buffer)
         assert buffer.pos == 5
         buffer.close()
+    expected.close()
     assert all(after)
 
 

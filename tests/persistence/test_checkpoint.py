@@ -53,7 +53,7 @@ def test_save_writes_only_changes(stream: Stream, tmp_path: Path) -> None:
     add(stream[-1][300:310], buffer)
     save_checkpoint(buffer, tmp_path)
     increment = nbytes(tmp_path) - full
-    assert increment < full / 20
+    assert increment < full / 15, "10 of 300 steps, and the stacks with which they begin"
     save_checkpoint(buffer, tmp_path)
     assert nbytes(tmp_path) - full - increment < 300, "nothing changed"
     loaded = load_checkpoint(tmp_path, device="cpu")
