@@ -515,13 +515,13 @@ class Scaled:
 def test_a_wrapper_of_add_gets_its_further_arguments() -> None:
     costs: list[Any] = []
 
-    class Own(CompressedReplayBuffer):
-        @functools.wraps(CompressedReplayBuffer.add)
-        def add(self, *args: Any) -> None:
-            *transition, cost = args
-            costs.append(cost)
-            super().add(*transition)
+    @functools.wraps(CompressedReplayBuffer.add)
+    def add(self: Any, *args: Any) -> None:
+        *transition, cost = args
+        costs.append(cost)
+        CompressedReplayBuffer.add(self, *transition)
 
+    Own: Any = type("Own", (CompressedReplayBuffer,), {"add": add})
     stream = recorded("atari")
     buffer = new_buffer(Own, stream, 40)
     buffer.extend(*stacked(stream[-1][:5]).values(), range(5))
