@@ -25,7 +25,7 @@ __all__ = ["DeviceDecoder", "Launch", "Reason", "codec_record", "is_decodable", 
 #: The records of the kernel, see its source.
 SEGMENT = np.dtype([("bytes", np.int64), ("nbytes", np.int64)])
 CODEC = np.dtype([*CODEC_STATE.descr, ("kind", np.int64)])
-NO_CODEC, DELTA, UNCOMPRESSED = range(3)
+UNUSED, DELTA, UNCOMPRESSED = range(3)
 #: A word of the kernel that reports no problem: all bits are set.
 NO_PROBLEM = -1
 #: Batches whose problems can be reported: as many as may be decoded before the first of them is complete.
@@ -235,7 +235,7 @@ def codec_record(codec: Codec | None, references: int = 0, dictionary: int = 0) 
     record = np.zeros((), CODEC)
     record["channels"] = 1
     if not isinstance(codec, Delta):
-        record["kind"] = NO_CODEC if codec is None else UNCOMPRESSED
+        record["kind"] = UNUSED if codec is None else UNCOMPRESSED
         return record, b"", b""
     state = np.frombuffer(codec.state, CODEC_STATE)[0]
     for name in CODEC_STATE.names or ():

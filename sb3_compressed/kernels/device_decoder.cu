@@ -41,7 +41,7 @@ struct Segment {
   long long nbytes;
 };
 
-enum CodecKind { NO_CODEC, DELTA, UNCOMPRESSED };
+enum CodecKind { UNUSED, DELTA, UNCOMPRESSED };
 
 // What decoding needs of a codec: CODEC_STATE of codecs/delta_headers.py, with addresses on the device, and its kind.
 struct Codec {
@@ -606,7 +606,7 @@ __device__ Reason decode_frame(
   const long long nbytes = short_at(payload, -8) | (Long)short_at(payload, -6) << 16;
   const long long codec_number = short_at(payload, -4) | (Long)short_at(payload, -2) << 16;
   if (begin + PAYLOAD_HEADER + nbytes > segment.nbytes) return DAMAGED_PAYLOAD;
-  if (codec_number >= log.n_codecs || log.codecs[codec_number].kind == NO_CODEC) return UNKNOWN_CODEC;
+  if (codec_number >= log.n_codecs || log.codecs[codec_number].kind == UNUSED) return UNKNOWN_CODEC;
   if (nbytes > 0x7ffffff0) return INVALID_PAYLOAD; // more than any frame here
   payload.size = nbytes;
 
