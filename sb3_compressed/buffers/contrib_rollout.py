@@ -148,15 +148,14 @@ def mask_dims_of(action_space: spaces.Space[Any]) -> int:
     """
     if isinstance(action_space, spaces.Discrete):
         return int(action_space.n)
-    if isinstance(action_space, spaces.MultiDiscrete):
+    if isinstance(action_space, spaces.MultiDiscrete) and action_space.nvec.ndim == 1:
         return sum(action_space.nvec)
-    if isinstance(action_space, spaces.MultiBinary):
-        assert isinstance(action_space.n, int), (
-            f"Multi-dimensional MultiBinary({action_space.n}) action space is not supported. "
-            "You can flatten it instead."
-        )
+    if isinstance(action_space, spaces.MultiBinary) and isinstance(action_space.n, int):
         return 2 * action_space.n  # one for each value of a bit
-    raise ValueError(f"Unsupported action space {type(action_space)}")
+    raise ValueError(
+        "action masks are for Discrete spaces, and for MultiDiscrete and MultiBinary spaces of one axis, got "
+        f"{action_space}; flatten a space of several axes"
+    )
 
 
 COMPRESSED: dict[type[Any], type[CompressedRollout]] = {

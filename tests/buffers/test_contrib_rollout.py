@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from support import atari_env
 
 from sb3_compressed import CompressedArray, CompressedRolloutBuffer, get_codec
-from sb3_compressed.contrib import CompressedRecurrentRolloutBuffer, compress_rollout_buffer
+from sb3_compressed.contrib import (
+    CompressedMaskableRolloutBuffer,
+    CompressedRecurrentRolloutBuffer,
+    compress_rollout_buffer,
+)
 
 
 def test_recurrent_model_gets_a_buffer_with_the_same_arguments() -> None:
@@ -40,3 +46,13 @@ def test_models_without_a_counterpart_raise() -> None:
         compress_rollout_buffer(model)
     with pytest.raises(TypeError, match="DQN has no rollout buffer"):
         compress_rollout_buffer(DQN("MlpPolicy", "CartPole-v1"))  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.MultiBinary((2, 3)), spaces.MultiDiscrete(np.full((2, 3), 4)), spaces.Box(-1, 1, (3,))], ids=str
+)
+def test_spaces_without_masks_raise(space: spaces.Space[object]) -> None:
+    buffer = CompressedMaskableRolloutBuffer(10, spaces.Box(-1, 1, (3,)), spaces.Discrete(2), device="cpu")
+    buffer.action_space = space
+    with pytest.raises(ValueError, match=type(space).__name__):
+        buffer.reset()
