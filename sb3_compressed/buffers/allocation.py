@@ -30,7 +30,7 @@ class BaseConstructor(BaseBuffer):
         if "_array_factory" not in vars(self):
             # super(ReplayBuffer, self).__init__ of a user's class skips the constructors of SB3's class and of ours.
             given = inspect.signature(BaseBuffer.__init__).bind(self, *args, **kwargs).arguments
-            buffer._set_options({name: value for name, value in given.items() if name != "self"})
+            buffer._set_default_options({name: value for name, value in given.items() if name != "self"})
         elif isinstance(self, ReplayBuffer):  # rollout buffers allocate in reset()
             vars(self)[REAL_SHAPE] = shape = buffer.obs_shape
             compressed = buffer._array_factory.plans

@@ -27,9 +27,12 @@ class ArrayAttribute:
         if buffer is None:
             return self
         try:
-            return buffer.__dict__[self.name]
+            value = buffer.__dict__[self.name]
         except KeyError:
             raise AttributeError(f"{type(buffer).__name__!r} object has no attribute {self.name!r}") from None
+        if type(value) is ArrayDict and value.factory is not None:
+            value.factory.rows = buffer.buffer_size, buffer.n_envs  # for an assignment to one of its keys
+        return value
 
     def __set__(self, buffer: Any, value: Any) -> None:
         attributes = vars(buffer)
@@ -37,6 +40,7 @@ class ArrayAttribute:
         current = attributes.get(self.name)
         # Before SB3's constructor, there is no factory. Users release memory by None.
         if factory is not None and value is not current and value is not None:
+            factory.valid_kinds = None
             factory.rows = buffer.buffer_size, buffer.n_envs
             if is_allocating(buffer):
                 value = buffer._new_observations()
@@ -88,6 +92,8 @@ class ArrayDict(dict[str, Any]):
         :raises ValueError: if a shape or a value does not fit
         :raises TypeError: if values are not numeric
         """
+        if self.factory is not None:
+            self.factory.valid_kinds = None
         self.replace("observations", self, dict(*args, **kwargs))
 
     def replace(self, name: str, current: Mapping[str, Any], values: Mapping[str, Any]) -> None:

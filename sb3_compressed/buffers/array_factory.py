@@ -15,7 +15,7 @@ from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.slot_store import SlotStore
 from sb3_compressed.buffers.compression_plan import CompressionPlan
 from sb3_compressed.codecs import Codec
-from sb3_compressed.common.spaces import Formats, Key
+from sb3_compressed.common.spaces import Key, ObservationFormats
 
 __all__ = ["ArrayFactory"]
 
@@ -31,13 +31,14 @@ class ArrayFactory:
     :ivar newest: for each key, an unwritten array of the format of the array that was created last
     :ivar rows: the number of rows and of environments that arrays have now
     :ivar device: the device that arrays are stored on, ``None`` for the memory of the process
-    :ivar n_changes: how often arrays may have got other formats
+    :ivar valid_kinds: types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation.
+        Steps with the same ones are not validated again, until an array is replaced
     """
 
     def __init__(
         self,
         plans: Mapping[Key, CompressionPlan],
-        formats: Formats,
+        formats: ObservationFormats,
         num_threads: int,
         *,
         may_flatten: bool,
@@ -51,16 +52,15 @@ class ArrayFactory:
         self.rows: tuple[int, int] = (0, 0)
         self.device: th.device | None = None
         self.has_fixed_formats = has_fixed_formats
-        self.n_changes = 0
+        self.valid_kinds: tuple[Any, ...] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "device": None, "has_fixed_formats": False}  # copies and pickles are in memory
+        # Copies and pickles are in memory. They are without types of the user, which may not be importable.
+        return {**vars(self), "device": None, "has_fixed_formats": False, "valid_kinds": None}
 
     def new_array(self, key: Key, item_shape: tuple[int, ...], dtype: np.dtype[Any]) -> CompressedArray:
         """Return an unwritten array of a key, ``(*rows, *item_shape)``."""
-        newest = self._of_format(key, (*self.rows, *item_shape), dtype)
-        if self.newest.get(key) is not newest:
-            self.newest[key] = newest
+        newest = self.newest[key] = self._of_format(key, (*self.rows, *item_shape), dtype)
         return newest.new_sharing_frames()
 
     def assigned(self, attribute: str, current: Mapping[Any, Any], values: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -85,7 +85,6 @@ class ArrayFactory:
             may_flatten=self.may_flatten,
         )
         self.newest.update(unwritten)
-        self.n_changes += 1
         return {key: arrays[name] for key, name in names.items()}
 
     def _for_values(self, name: str, key: Key, value: Any) -> CompressedArray:
@@ -106,8 +105,9 @@ class ArrayFactory:
                     f"dtype {dtype} cannot replace them; change the space, or assign values.astype({newest.dtype})"
                 )
             return newest
-        shape = tuple(getattr(value, "shape", newest.shape))
-        return self._of_format(key, shape if shape[:2] == self.rows else newest.shape, dtype)
+        shape = (*self.rows, *newest.shape[2:])
+        given = tuple(getattr(value, "shape", shape))
+        return self._of_format(key, given if given[:2] == self.rows else shape, dtype)
 
     def _of_format(self, key: Key, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CompressedArray:
         """Return an unwritten array of a format, the newest one if it has that."""

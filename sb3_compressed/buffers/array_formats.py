@@ -14,7 +14,7 @@ from stable_baselines3.common.buffers import BaseBuffer
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.assignment import assign_values
-from sb3_compressed.common.spaces import Formats, Key, space_formats
+from sb3_compressed.common.spaces import Key, ObservationFormats, space_formats
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_state import get_array, named_arrays, put_array
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
@@ -36,7 +36,10 @@ def formats_of(buffer: BaseBuffer | ReplayBufferLike) -> ArrayFormats:
 
 
 def restore_formats(
-    buffer: ReplayBufferLike, formats: ArrayFormats, new_arrays: Mapping[Key, CompressedArray], of_space: Formats
+    buffer: ReplayBufferLike,
+    formats: ArrayFormats,
+    new_arrays: Mapping[Key, CompressedArray],
+    of_space: ObservationFormats,
 ) -> None:
     """Replace arrays that a load would not accept by those that the constructor creates, with the same values.
 

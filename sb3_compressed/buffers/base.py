@@ -59,7 +59,7 @@ from sb3_compressed.buffers.validation import is_unchanged, validated_counts
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.auto import is_auto
 from sb3_compressed.common.memory_warning import warn_of_estimate
-from sb3_compressed.common.spaces import Formats, Key, space_formats
+from sb3_compressed.common.spaces import Key, ObservationFormats, space_formats
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.errors import ObservationSpaceError
 from sb3_compressed.persistence import buffer_state
@@ -70,6 +70,10 @@ __all__ = ["CompressedBuffer", "Methods"]
 
 #: Arguments of SB3's constructors that do not describe the content, or are stored elsewhere.
 NOT_STORED_ARGUMENTS = {"observation_space", "action_space", "device", "env"}
+#: Options that describe the buffer, too; all others are stored elsewhere, or are of this process.
+STORED_OPTIONS = (
+    "compression_method", "compression_kwargs", "dtypes", "frame_stack", "output_dtype", "normalize_images",
+)  # fmt: skip
 
 
 class CompressedBuffer(BaseBuffer):
@@ -157,11 +161,11 @@ class CompressedBuffer(BaseBuffer):
         storage_mode = storage_mode_of(storage_mode, kwargs)
         require_storable(type(self), storage, storage_mode)
         arguments = validated_counts(bind_parent_arguments(type(self), CompressedBuffer, args, kwargs))
-        self._set_options(
-            arguments, compression_method=compression_method, compression_kwargs=compression_kwargs, dtypes=dtypes,
-            frame_stack=frame_stack, output_dtype=output_dtype, normalize_images=normalize_images,
-            num_threads=num_threads, storage=storage,
-        )  # fmt: skip
+        options = {
+            "compression_method": compression_method, "compression_kwargs": compression_kwargs, "dtypes": dtypes,
+            "frame_stack": frame_stack, "output_dtype": output_dtype, "normalize_images": normalize_images,
+        }  # fmt: skip
+        self._set_options(arguments, options, num_threads, storage)
         self._construct_parent(arguments)
         for array in self._array_factory.newest.values():
             array.prepare()  # rather than at the first step of the training
@@ -171,34 +175,34 @@ class CompressedBuffer(BaseBuffer):
         if storage == "memory" or (self._is_on_device and self.device.type != "cuda"):
             self._warn_of_memory()
 
+    def _set_default_options(self, arguments: Mapping[str, Any]) -> None:
+        """Set everything that the constructor of the parent class needs, without options.
+
+        :param arguments: the arguments of that constructor
+        """
+        defaults = CompressedBuffer.__init__.__kwdefaults__ or {}
+        options = {name: defaults[name] for name in STORED_OPTIONS}
+        self._set_options(arguments, options, defaults["num_threads"], defaults["storage"])
+
     def _set_options(
         self,
         arguments: Mapping[str, Any],
-        *,
-        compression_method: str | Codec | Mapping[str, str | Codec] = "auto",
-        compression_kwargs: Mapping[str, Any] | None = None,
-        dtypes: Any = None,
-        frame_stack: FrameStack | Mapping[str, FrameStack] = "auto",
-        output_dtype: OutputDtype = "raw",
-        normalize_images: bool = False,
-        num_threads: int | None = None,
-        storage: StorageLocation = "memory",
+        options: Mapping[str, Any],
+        num_threads: int | None,
+        storage: StorageLocation,
     ) -> None:
         """Set everything that the constructor of the parent class needs.
 
         :param arguments: the arguments of that constructor
+        :param options: those of :data:`STORED_OPTIONS`
         """
         warn_of_replaced(type(self), self.REIMPLEMENTED)
-        if output_dtype not in get_args(OutputDtype):
-            raise ValueError(f"output_dtype must be one of {get_args(OutputDtype)}, got {output_dtype!r}")
-        self.output_dtype = output_dtype
-        self.normalize_images = normalize_images
+        self.output_dtype = options["output_dtype"]
+        if self.output_dtype not in get_args(OutputDtype):
+            raise ValueError(f"output_dtype must be one of {get_args(OutputDtype)}, got {self.output_dtype!r}")
+        self.normalize_images = options["normalize_images"]
         self.num_threads = validate_num_threads(num_threads)
-        self.compression_method = compression_method
-        options = {
-            "compression_method": compression_method, "compression_kwargs": compression_kwargs, "dtypes": dtypes,
-            "frame_stack": frame_stack, "output_dtype": output_dtype, "normalize_images": normalize_images,
-        }  # fmt: skip
+        self.compression_method = options["compression_method"]
         stored_names = [name for name in arguments if name not in NOT_STORED_ARGUMENTS]
         #: Arguments that describe the buffer, by their names; the others may be large, or of this process.
         self.given_arguments = {**{name: arguments[name] for name in stored_names}, **options}
@@ -216,7 +220,7 @@ class CompressedBuffer(BaseBuffer):
         )
         self._batch_pool = BatchPool()
 
-    def _planned(self, formats: Formats, *, on_disk: bool) -> dict[Key, CompressionPlan]:
+    def _planned(self, formats: ObservationFormats, *, on_disk: bool) -> dict[Key, CompressionPlan]:
         """Return how observations of some formats are compressed with the options of this buffer."""
         names = "compression_method", "compression_kwargs", "dtypes", "frame_stack"
         options = {name: self.given_arguments[name] for name in names}
@@ -243,7 +247,7 @@ class CompressedBuffer(BaseBuffer):
     #: The attributes with observations that SB3's class has.
     observation_attributes: ClassVar[tuple[str, ...]] = ("observations",)
 
-    def _observation_formats(self) -> Formats:
+    def _observation_formats(self) -> ObservationFormats:
         """Return the shape and the dtype of the observations of each key, as SB3 allocates them now."""
         space, shape = self.observation_space, real_obs_shape(self)
         if isinstance(space, spaces.Dict):
@@ -353,22 +357,6 @@ class CompressedBuffer(BaseBuffer):
 
     # -- adding ----------------------------------------------------------------------------------------------
 
-    #: See :attr:`_validated_kinds`, and the state of the factory of arrays then.
-    _kinds_and_state: tuple[tuple[Any, ...] | None, int] = (None, 0)
-
-    @property
-    def _validated_kinds(self) -> tuple[Any, ...] | None:
-        """Types, dtypes and shapes of the arguments of ``add`` that were valid at the last validation.
-
-        Steps with the same ones are not validated again, until an array is replaced.
-        """
-        kinds, n_changes = self._kinds_and_state
-        return kinds if n_changes == self._array_factory.n_changes else None
-
-    @_validated_kinds.setter
-    def _validated_kinds(self, kinds: tuple[Any, ...] | None) -> None:
-        self._kinds_and_state = kinds, self._array_factory.n_changes
-
     def _validate_step(
         self, kinds: tuple[Any, ...] | None, observations: tuple[Any, ...], others: tuple[Any, ...]
     ) -> tuple[Any, ...]:
@@ -388,7 +376,7 @@ class CompressedBuffer(BaseBuffer):
                 written = [(observation, arrays) for observation in observations]
             # Any values of the array's own dtype can be written; of another dtype, some may not fit.
             is_of_one_dtype = all(value.dtype == array.dtype for value, array in written)
-            self._validated_kinds = kinds if is_of_one_dtype else None
+            self._array_factory.valid_kinds = kinds if is_of_one_dtype else None
         return validated
 
     def _require_one_stream(self) -> None:

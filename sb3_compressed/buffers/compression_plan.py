@@ -14,7 +14,7 @@ from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, vali
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.auto import auto_codec, is_large, may_compress
 from sb3_compressed.codecs.registry import AUTO, OLD_AUTO
-from sb3_compressed.common.spaces import Formats, Key
+from sb3_compressed.common.spaces import Key, ObservationFormats
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 
@@ -55,7 +55,7 @@ class CompressionPlan:
 
 
 def plan_arrays(
-    formats: Formats,
+    formats: ObservationFormats,
     compression_method: str | Codec | Mapping[str, str | Codec],
     compression_kwargs: Mapping[str, Any] | None,
     dtypes: Any,
@@ -89,9 +89,7 @@ def plan_arrays(
                 dtype,
                 _for_key(compression_method, key),
                 # Arguments are for named codecs; a mapping leaves other keys to "auto".
-                {}
-                if isinstance(compression_method, Mapping) and key not in compression_method
-                else compression_kwargs or {},
+                {} if isinstance(compression_method, Mapping) and key not in compression_method else compression_kwargs,
                 *_dtypes_for_key(dtypes, key),
                 _for_key(frame_stack, key),
                 on_disk=on_disk,

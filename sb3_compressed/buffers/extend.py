@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
+from sb3_compressed.buffers.array_factory import ArrayFactory
 from sb3_compressed.buffers.observations import encode_observations, encode_steps
 from sb3_compressed.buffers.validation import kinds_of_step, validated_timeouts
 from sb3_compressed.common.interrupts import deferred_interrupts
@@ -40,7 +41,7 @@ class ExtendedBuffer(ReplayBufferLike, AddingBuffer, Protocol):
 
     copy_info_dict: bool
     _storage: BufferStorage | None
-    _validated_kinds: tuple[Any, ...] | None
+    _array_factory: ArrayFactory
 
     @property
     def _adds_each_step(self) -> bool: ...
@@ -261,9 +262,10 @@ def _is_valid_at_once(buffer: ExtendedBuffer, step: Steps, n_steps: int) -> bool
     """
     obs, next_obs, action, reward, done, _ = step
     kinds = kinds_of_step(obs, next_obs, action, reward, done)
-    if kinds is None or kinds != buffer._validated_kinds:
+    factory = buffer._array_factory
+    if kinds is None or kinds != factory.valid_kinds:
         buffer._validate_step(kinds, (obs, next_obs), (action, reward, done))
-    if n_steps == 1 or kinds is None or kinds != buffer._validated_kinds:
+    if n_steps == 1 or kinds is None or kinds != factory.valid_kinds:
         return False
     if buffer._adds_each_step:
         return False

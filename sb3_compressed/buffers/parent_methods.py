@@ -79,10 +79,18 @@ def warn_of_replaced(cls: type[Any], uncalled: Methods) -> None:
             _warned[cls, owner, name] = method
             ours = next(each for each in cls.__mro__ if _is_of(each, PACKAGE))
             warn_user(
-                f"{owner.__name__}.{name} was replaced by {getattr(method, '__qualname__', method)}, which this "
+                f"{owner.__name__}.{name} was replaced by {_described(method)}, which this "
                 f"{cls.__name__} does not call, since it has its own {name}: replace {ours.__name__}.{name} instead, "
                 "or override it in a subclass"
             )
+
+
+def _described(method: Any) -> str:
+    """Return the name of a method; that of a wrapper is its own, not what ``functools.wraps`` has copied."""
+    code = getattr(method, "__code__", None)
+    if code is None or not hasattr(method, "__wrapped__"):
+        return str(getattr(method, "__qualname__", method))
+    return f"a wrapper, {code.co_name} of {method.__globals__.get('__name__')}"
 
 
 def _replaced(cls: type[Any], name: str, uncalled: Methods) -> Iterator[tuple[type[Any], Any]]:

@@ -194,7 +194,7 @@ class CompressedReplay(CompressedBuffer):
         if self.handle_timeout_termination or self.copy_info_dict:  # SB3 does not read infos otherwise
             timeouts = validated_timeouts(infos, self.n_envs)
         kinds = kinds_of_step(obs, next_obs, action, reward, done)
-        if kinds is None or kinds != self._validated_kinds:
+        if kinds is None or kinds != self._array_factory.valid_kinds:
             given = (obs, next_obs), (action, reward, done)
             obs, next_obs, action, reward, done = self._validate_step(kinds, *given)
         encoded = encode_observations(self.__dict__["observations"], obs, next_obs)
@@ -256,8 +256,8 @@ class CompressedReplay(CompressedBuffer):
     def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         obs, next_obs, action, reward, done = given
         action = validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs)
-        reward = validate_row("reward", reward, self.rewards, self.n_envs)
-        done = validate_row("done", done, self.dones, self.n_envs, may_broadcast=False)
+        reward = validate_row("reward", reward, np.shape(self.rewards)[1:])
+        done = validate_row("done", done, np.shape(self.dones)[1:], may_broadcast=False)
         obs = validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs)
         following = self.observations if self.optimize_memory_usage else self.next_observations
         next_obs = validate_observations("next_obs", next_obs, following, self.observation_space, self.n_envs)

@@ -56,10 +56,10 @@ class CompressedRollout(CompressedBuffer):
     def reset(self) -> None:
         """Empty the buffer for the next rollout: allocate new arrays of the present sizes and space, as SB3's does."""
         parent = super().reset
-        if parent.__func__ in self.REIMPLEMENTED:  # type: ignore[attr-defined]  # it is a method
+        if getattr(parent, "__func__", None) in self.REIMPLEMENTED:
             self._allocate()
-        else:  # of a user's class between this one and SB3's, whose arrays become compressed when they are assigned
-            parent()
+        else:  # that of a user's class between this one and SB3's, or one that has replaced SB3's
+            parent()  # arrays that it assigns become compressed
         for _, array in observation_arrays(self):
             if isinstance(array, CompressedArray):
                 array.store.free_unused()
@@ -68,7 +68,7 @@ class CompressedRollout(CompressedBuffer):
         """Allocate all arrays, as SB3's ``reset`` does."""
         rows = self.buffer_size, self.n_envs
         vars(self)["observations"] = self._new_observations()
-        self._validated_kinds = None  # which may be those of other sizes
+        self._array_factory.valid_kinds = None  # which may be those of other sizes
         self.actions = np.zeros((*rows, self.action_dim), dtype=self.action_space.dtype)
         self.rewards = np.zeros(rows, dtype=np.float32)
         self.returns = np.zeros(rows, dtype=np.float32)
@@ -96,7 +96,7 @@ class CompressedRollout(CompressedBuffer):
         if row >= len(self.rewards):
             raise IndexError(f"the rollout buffer is full after {row} steps; call reset() first")
         kinds = kinds_of_step(obs, action, reward, episode_start, value, log_prob)
-        if kinds is None or kinds != self._validated_kinds or value.requires_grad or log_prob.requires_grad:
+        if kinds is None or kinds != self._array_factory.valid_kinds or value.requires_grad or log_prob.requires_grad:
             given = (obs,), (action, reward, episode_start, value, log_prob)
             obs, action, reward, episode_start, value, log_prob = self._validate_step(kinds, *given)
         observations = self.__dict__["observations"]
@@ -119,8 +119,8 @@ class CompressedRollout(CompressedBuffer):
         return (
             validate_observations("obs", obs, self.observations, self.observation_space, self.n_envs),
             validate_numbers("action", action, self.n_envs * self.action_dim, self.n_envs),
-            validate_row("reward", reward, self.rewards, self.n_envs),
-            validate_row("episode_start", episode_start, self.episode_starts, self.n_envs),
+            validate_row("reward", reward, np.shape(self.rewards)[1:]),
+            validate_row("episode_start", episode_start, np.shape(self.episode_starts)[1:]),
             value,
             validate_tensor("log_prob", log_prob, self.log_probs, self.n_envs),
         )

@@ -23,7 +23,6 @@ __all__ = [
     "validate_numbers",
     "validate_observation",
     "validate_observations",
-    "validate_per_env",
     "validate_row",
     "validate_tensor",
     "validated_counts",
@@ -155,31 +154,22 @@ def _size_hint(n_given: int, size: int, n_envs: int) -> str:
     return f"; pass n_envs={n_steps} to the buffer if these are {n_steps} environments"
 
 
-def validate_per_env(name: str, value: Any, n_envs: int, *, may_broadcast: bool = True) -> NDArray[Any]:
-    """Return one number for each environment as it can be assigned to ``(n_envs,)``, or raise."""
-    values = _without_leading_axes(_numbers(name, value), 1)
-    if values.shape == (n_envs,):
-        return values
-    if values.size == n_envs == 1:
-        return values.reshape(1)
-    if not (may_broadcast and values.shape in ((), (1,))):
-        raise ValueError(f"{name} must have the shape ({n_envs},), one for each environment, got {np.shape(value)}")
-    return values
-
-
-def validate_row(name: str, value: Any, array: Any, n_envs: int, *, may_broadcast: bool = True) -> NDArray[Any]:
+def validate_row(name: str, value: Any, shape: tuple[int, ...], *, may_broadcast: bool = True) -> NDArray[Any]:
     """Return numbers of all environments as they can be assigned to a row of an array, or raise.
 
     SB3's array has one number for each environment. If a subclass replaced it, for example by one with the rewards of
     several objectives, what NumPy assigns to its rows is valid.
 
-    :param array: the array of the buffer, ``(buffer_size, n_envs)`` unless it was replaced
-    :param may_broadcast: whether one number may stand for all environments
+    :param shape: that of a row, ``(n_envs,)`` unless the array was replaced
+    :param may_broadcast: whether one number may stand for all environments, where each has one
     """
-    shape = np.shape(array)[1:]
-    if shape == (n_envs,):
-        return validate_per_env(name, value, n_envs, may_broadcast=may_broadcast)
     values = _without_leading_axes(_numbers(name, value), len(shape))
+    if values.shape == shape:
+        return values
+    if values.size == 1 and shape == (1,):
+        return values.reshape(1)
+    if not may_broadcast and len(shape) == 1:
+        raise _wrong_shape(name, values.shape, shape)
     _require_broadcast(name, values.shape, shape)
     return values
 
@@ -201,7 +191,7 @@ def validate_tensor(name: str, value: Any, array: Any, n_envs: int) -> th.Tensor
 
     One number for each environment is returned flat, unless it has no axes.
 
-    :param array: as for :func:`validate_row`
+    :param array: the array of the buffer, ``(buffer_size, n_envs)`` unless it was replaced
     """
     shape = np.shape(array)[1:]
     is_replaced = shape != (n_envs,)
@@ -252,7 +242,7 @@ def validate_infos(infos: Any, n_envs: int) -> None:
     truncated = [info.get("TimeLimit.truncated", False) for info in infos]
     if [*map(type, truncated)].count(bool) == n_envs:
         return
-    validate_per_env("infos' 'TimeLimit.truncated'", truncated, n_envs)
+    validate_row("infos' 'TimeLimit.truncated'", truncated, (n_envs,))
 
 
 def _without_leading_axes(values: NDArray[Any], ndim: int) -> NDArray[Any]:
@@ -272,7 +262,12 @@ def _require_broadcast(name: str, given: tuple[int, ...], shape: tuple[int, ...]
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise ValueError(f"{name} must have the shape {shape}, that of a row of the buffer's array, got {given}")
+        raise _wrong_shape(name, given, shape)
+
+
+def _wrong_shape(name: str, given: tuple[int, ...], shape: tuple[int, ...]) -> ValueError:
+    what = "one for each environment" if len(shape) == 1 else "that of a row of the buffer's array"
+    return ValueError(f"{name} must have the shape {shape}, {what}, got {given}")
 
 
 def _check_row(values: NDArray[Any], array: NDArray[Any]) -> None:

@@ -9,12 +9,12 @@ from gymnasium import spaces
 
 from sb3_compressed.errors import ObservationSpaceError
 
-__all__ = ["Formats", "Key", "space_dtype", "space_formats", "space_parts", "space_shape"]
+__all__ = ["Key", "ObservationFormats", "space_dtype", "space_formats", "space_parts", "space_shape"]
 
 Key = str | None
 """A key of Dict observations; ``None`` for observations that are one array."""
 
-Formats = dict[Key, tuple[tuple[int, ...], np.dtype[Any]]]
+ObservationFormats = dict[Key, tuple[tuple[int, ...], np.dtype[Any]]]
 """For each key the shape and the dtype of an observation."""
 
 
@@ -23,7 +23,7 @@ def space_parts(space: spaces.Space[Any]) -> dict[Key, spaces.Space[Any]]:
     return dict(space.spaces.items()) if isinstance(space, spaces.Dict) else {None: space}
 
 
-def space_formats(space: spaces.Space[Any]) -> Formats:
+def space_formats(space: spaces.Space[Any]) -> ObservationFormats:
     """Return the shape and the dtype of the observations of each part of a space, as SB3 allocates them.
 
     :raises ValueError: if SB3's buffers do not support a part; the message names it

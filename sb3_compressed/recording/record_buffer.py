@@ -15,7 +15,7 @@ from sb3_compressed.buffers.arguments import storage_mode_of
 from sb3_compressed.buffers.buffer_from_store import open_to_load
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.buffers.resize import resize
-from sb3_compressed.buffers.validation import validate_infos, validate_per_env
+from sb3_compressed.buffers.validation import validate_infos, validate_row
 from sb3_compressed.common.spaces import space_dtype
 from sb3_compressed.common.tree_map import tree_map
 from sb3_compressed.datasets.trajectory import Trajectory, add_steps
@@ -153,7 +153,7 @@ class RecordBuffer:
         if (features is None) != (self.feature_space is None):
             given = "no features were passed" if features is None else "features were passed"
             raise ValueError(f"{given}, but the feature_space of the recording is {self.feature_space}")
-        done = validate_per_env("done", done, n_envs, may_broadcast=False).astype(np.bool_)
+        done = validate_row("done", done, (n_envs,), may_broadcast=False).astype(np.bool_)
 
         def last_observation(value: Any) -> Any:
             return tree_map(lambda array: array[0], _copy("terminal_observation", value, space, 1))
@@ -164,7 +164,7 @@ class RecordBuffer:
             | _by_name("features", _copy("features", features, self.feature_space, n_envs)),
             _by_name("observation", with_last_observations(next_obs, done, infos_of_envs, last_observation)),
             _copy("action", action, self.action_space, n_envs),
-            validate_per_env("reward", reward, n_envs).copy(),
+            validate_row("reward", reward, (n_envs,)).copy(),
             done,
             [{"TimeLimit.truncated": bool(info.get("TimeLimit.truncated", False))} for info in infos_of_envs],
         )

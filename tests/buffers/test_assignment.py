@@ -235,6 +235,31 @@ def test_keys_of_a_dict(stored: bool, tmp_path: Path) -> None:
     assert_equal(saved(ours, tmp_path / "folder"), theirs)
 
 
+@pytest.mark.parametrize("way", ["keys", "lists"])
+def test_keys_after_a_change_of_sizes(way: str) -> None:
+    buffers = new("dict", 0), new("dict", 1)
+    for buffer in buffers:
+        buffer.buffer_size = 6
+        for name in ("observations", "next_observations"):
+            arrays = {key: np.array(array)[:6] for key, array in getattr(buffer, name).items()}
+            if way == "lists":
+                setattr(buffer, name, {key: array.tolist() for key, array in arrays.items()})
+            for key, array in arrays.items():
+                getattr(buffer, name)[key] = array
+        add(buffer, 0, 6)
+    assert_equal(*buffers)
+
+
+def test_steps_are_validated_again_after_plain_arrays_were_replaced() -> None:
+    buffer = new("small", 0)
+    add(buffer, 0, 3)
+    buffer.next_observations = np.zeros((ROWS, N_ENVS, 4), np.float32)
+    before = buffer.observations.copy()
+    with pytest.raises(ValueError, match="next_obs"):
+        add(buffer, 3, 1)
+    assert np.array_equal(buffer.observations, before)
+
+
 @pytest.mark.parametrize("value", [{"cam": 1}, np.zeros(3), [1, 2], 7], ids=str)
 def test_another_dict_raises(value: Any) -> None:
     buffer = new("dict", 0)

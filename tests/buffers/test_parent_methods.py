@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -98,6 +100,23 @@ def test_a_replaced_method_is_named_once(
     assert not calls
     replaced(monkeypatch, owner, name)  # by another one
     assert warnings_of(lambda: construct(pairs[min(kinds)][0]))
+
+
+def test_wrappers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    @functools.wraps(ReplayBuffer.add)
+    def counted_add(*args: Any) -> None:
+        """Never called."""
+
+    monkeypatch.setattr(ReplayBuffer, "add", counted_add)
+    [found] = warnings_of(lambda: construct(CompressedReplayBuffer))
+    assert "counted_add" in found
+    assert found.count(" ReplayBuffer.add") == 0, "what was replaced is not named as what has replaced it"
+
+
+def test_resets_that_are_no_functions_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    with mock.patch.object(RolloutBuffer, "reset") as reset:
+        construct(CompressedRolloutBuffer)
+    assert reset.called
 
 
 def test_extend_and_methods_that_a_class_did_not_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,11 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch as th
 from conftest import Stream
+from gymnasium import spaces
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
@@ -20,6 +23,7 @@ from sb3_compressed import (
     CompressedArray,
     CompressedHerReplayBuffer,
     CompressedReplayBuffer,
+    CompressedRolloutBuffer,
 )
 
 COPIES = {"pickle": lambda buffer: pickle.loads(pickle.dumps(buffer)), "deepcopy": copy.deepcopy}
@@ -98,3 +102,15 @@ def test_her_buffers_load_with_and_without_truncation(truncate: bool, tmp_path: 
         model.env.reset()  # type: ignore[union-attr]
         other.env.reset()  # type: ignore[union-attr]
         hold_equal(loaded, saved)
+
+
+def test_rollouts_of_tensors_of_a_local_class() -> None:
+    class Tagged(th.Tensor):
+        """Not importable, so no pickle may refer to it."""
+
+    buffer = CompressedRolloutBuffer(4, spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(2), device="cpu")
+    zeros = np.zeros(1)
+    value: Any = th.zeros(1).as_subclass(Tagged)
+    for _ in range(2):
+        buffer.add(np.zeros((1, 4, 84, 84), np.uint8), zeros[:, np.newaxis], zeros, zeros, value, th.zeros(1))
+    assert pickle.loads(pickle.dumps(buffer)).pos == 2
