@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.array_factory import ArrayFactory
 from sb3_compressed.buffers.observations import encode_observations, encode_steps
+from sb3_compressed.buffers.timing import replaced_by_timer
 from sb3_compressed.buffers.validation import kinds_of_step, validated_timeouts
 from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.tree_map import leaves, tree_map
@@ -44,7 +45,7 @@ class ExtendedBuffer(ReplayBufferLike, AddingBuffer, Protocol):
     _array_factory: ArrayFactory
 
     @property
-    def _adds_each_step(self) -> bool: ...
+    def _extends_at_once(self) -> bool: ...
 
     def joint_commit(self, n_steps: int) -> AbstractContextManager[None]: ...
 
@@ -114,8 +115,8 @@ def extend_buffer(
 def _has_own_add(buffer: AddingBuffer) -> bool:
     """Return whether ``add`` is a user's method, of the class or of this buffer."""
     package = __name__.partition(".")[0]
-    methods = [type(buffer).add, vars(buffer).get("add", type(buffer).add)]
-    return any(_module_of(each).partition(".")[0] != package for each in methods)
+    methods = [type(buffer).add, replaced_by_timer(vars(buffer).get("add"))]
+    return any(_module_of(each).partition(".")[0] != package for each in methods if each is not None)
 
 
 def _module_of(method: Any) -> str:
@@ -267,7 +268,7 @@ def _is_valid_at_once(buffer: ExtendedBuffer, step: Steps, n_steps: int) -> bool
         buffer._validate_step(kinds, (obs, next_obs), (action, reward, done))
     if n_steps == 1 or kinds is None or kinds != factory.valid_kinds:
         return False
-    if buffer._adds_each_step:
+    if not buffer._extends_at_once or "add" in vars(buffer):  # a timer, which counts its calls
         return False
     # Nothing may be broadcast: with an axis of steps, other axes would meet.
     n_values = [math.prod(array.shape[1:]) for array in leaves(buffer.observations)]

@@ -35,6 +35,7 @@ class CompressedHerReplayBuffer(CompressedReplay, HerReplayBuffer, BaseConstruct
         *CompressedReplay.REIMPLEMENTED,
         HerReplayBuffer.add, HerReplayBuffer._get_real_samples, HerReplayBuffer._get_virtual_samples,
     )  # fmt: skip
+    _extends_at_once = False
 
     def joint_commit(self, n_steps: int) -> AbstractContextManager[None]:
         """Do nothing: each ``add`` of hindsight replay is a transaction of its own."""

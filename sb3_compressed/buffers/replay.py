@@ -113,6 +113,8 @@ class CompressedReplay(CompressedBuffer):
         BaseBuffer.extend,
         ReplayBuffer.add, ReplayBuffer._get_samples, DictReplayBuffer.add, DictReplayBuffer._get_samples,
     )  # fmt: skip
+    #: Whether ``extend`` may write several steps in one call; otherwise it calls ``add`` for each.
+    _extends_at_once: ClassVar[bool] = True
     #: Whether the parent implements ``optimize_memory_usage`` (without ``handle_timeout_termination``).
     _parent_optimizes: ClassVar[bool] = False
 
@@ -246,12 +248,6 @@ class CompressedReplay(CompressedBuffer):
         self.pos = 0 if end == self.buffer_size else end
         if self._bound_sampler is not None and self._storage is None:
             self._bound_sampler.add_rows(self, n_steps)
-
-    @property
-    def _adds_each_step(self) -> bool:
-        """Whether a user's class or buffer adds each step itself, so that ``extend`` must call ``add``."""
-        own, here = type(self), CompressedReplay
-        return own.add is not here.add or own._write_steps is not here._write_steps or "add" in vars(self)
 
     def _validated_arguments(self, *given: Any) -> tuple[Any, ...]:
         obs, next_obs, action, reward, done = given

@@ -529,7 +529,8 @@ def test_a_wrapper_of_add_gets_its_further_arguments() -> None:
     assert buffer.size() == 5
 
 
-def test_a_method_of_one_buffer_gets_every_step() -> None:
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_a_method_of_one_buffer_gets_every_step(is_timed: bool) -> None:
     buffer: Any = CompressedReplayBuffer(50, SPACE, BUTTONS, "cpu")
     costs = []
 
@@ -538,6 +539,8 @@ def test_a_method_of_one_buffer_gets_every_step() -> None:
         CompressedReplayBuffer.add(buffer, *transition[:6])
 
     buffer.add = add
+    if is_timed:
+        buffer.start_timers()
     given = steps(20)
     infos: Any = [[{}]] * 20
     buffer.extend(*[given[name] for name in ("obs", "next_obs", "action", "reward", "done")], infos, range(20))

@@ -139,6 +139,35 @@ def test_a_training_after_a_failed_one_is_timed_once() -> None:
     assert not {"add", "sample"} & set(vars(model.replay_buffer))
 
 
+class CountsCalls:
+    """Counts the calls of ``sample``, as a method of one buffer that pickles contain."""
+
+    def __init__(self) -> None:
+        self.n_calls = 0
+        self.buffer: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.n_calls += 1
+        return type(self.buffer).sample(self.buffer, *args, **kwargs)
+
+
+def test_a_method_that_a_user_has_assigned_to_the_buffer_is_timed_and_stays() -> None:
+    model = dqn()
+    buffer: Any = model.replay_buffer
+    own = CountsCalls()
+    own.buffer, buffer.sample = buffer, own
+    with pytest.raises(ZeroDivisionError):
+        model.learn(100, callback=[BufferStatsCallback(), FailingCallback(60, ZeroDivisionError())])
+    n_calls = own.n_calls
+    assert n_calls > 0
+    for other in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
+        other.sample(5)
+        assert vars(other)["sample"].n_calls == n_calls + 1
+    model.learn(100, callback=BufferStatsCallback())
+    assert own.n_calls > n_calls
+    assert buffer.sample is own
+
+
 PRIORITIES = {"priority_max", "effective_sample_size", "never_sampled", "skipped_updates"}
 
 
