@@ -12,8 +12,8 @@ import torch as th
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.memory_log import MemoryLog, MemorySegment
+from sb3_compressed.arrays.segment_memory import new_block
 from sb3_compressed.codecs import Codec
-from sb3_compressed.common.memory import mapped_memory
 from sb3_compressed.errors import StorageError
 
 __all__ = ["DeviceLog", "DeviceSegment", "device_errors"]
@@ -63,8 +63,8 @@ class DeviceSegment(MemorySegment):
     def download(self) -> MemorySegment:
         """Return a copy of the segment in the memory of the process."""
         end = self.next_offset
-        segment = MemorySegment(self.number, mapped_memory(max(end, 1))[:end])
-        th.from_numpy(segment.bytes).copy_((self._host if self.is_on_host else self.block)[:end])
+        segment = MemorySegment(self.number, new_block(max(end, 1)))
+        th.from_numpy(segment.bytes[:end]).copy_((self._host if self.is_on_host else self.block)[:end])
         segment.next_offset, segment.codecs = end, dict(self.codecs)
         return segment
 

@@ -373,3 +373,5 @@ def _delete(folder: Path) -> None:
         deleted.unlink()
     else:
         shutil.rmtree(deleted, ignore_errors=True)
+        if deleted.exists():
+            logger.warning("%s cannot be deleted yet, so it takes space until a later save deletes it", deleted)

@@ -229,9 +229,9 @@ class BufferStorage:
             self._uncommitted += self._ring_changes(buffer, self._committed_pos, n_rows)
             if buffer.episodes is not None:
                 self._uncommitted += buffer.episodes.all_changes()
-        for name, array in self._slotted.items():
-            if len(rows := array.take_direct_writes()):
-                self._uncommitted += [(name, int(each), int(each) + 1) for each in rows]
+        # After a whole lap of such steps, pos is as before. Their observations tell which rows they wrote.
+        rows = {int(row) for array in self._slotted.values() for row in array.take_direct_writes()}
+        self._uncommitted += [(name, row, row + 1) for row in sorted(rows) for name in self.store.ring_names]
 
     def _ring_changes(self, buffer: ReplayBufferLike, row: int, n_rows: int) -> list[Change]:
         """Return what adding rows from ``row`` on changes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,22 @@ def test_steps_of_sb3s_own_add_are_committed_with_the_next_one(
                 transition.add_to(buffer)
     shutil.copytree(tmp_path / "folder", tmp_path / "killed")
     hold_equal(load_checkpoint(tmp_path / "killed", device="cpu"), held)
+
+
+@pytest.mark.parametrize("options", [{}, {"optimize_memory_usage": True}, {"sampler": "prioritized"}], ids=repr)
+@pytest.mark.parametrize("n_rows", [10, 20, 11])
+def test_laps_of_sb3s_own_add_are_committed_with_the_next_step(
+    n_rows: int, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """After whole laps, the next row is the one that was next at the last commit."""
+    space = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+    stored = CompressedReplayBuffer(10, space, BUTTONS, "cpu", storage=tmp_path / "folder", **options)
+    zeros = np.zeros(1)
+    for number in range(10 + n_rows + 1):
+        obs, next_obs = (np.full((1, *space.shape), each, np.uint8) for each in (number, number + 1))
+        add: Any = partial(ReplayBuffer.add, stored) if 10 <= number < 10 + n_rows else stored.add
+        add(obs, next_obs, zeros, np.full(1, number), zeros, [{}])
+    shutil.copytree(tmp_path / "folder", tmp_path / "killed")
+    loaded = load_checkpoint(tmp_path / "killed", device="cpu")
+    np.testing.assert_array_equal(loaded.rewards, stored.rewards)
+    np.testing.assert_array_equal(loaded.rewards, loaded.observations[:, :, 0, 0, 0])
