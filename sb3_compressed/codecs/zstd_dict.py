@@ -82,15 +82,15 @@ class ZstdDict(BytesCodec, TrainableCodec):
         return len(self.dictionary)
 
     def release_encoder(self) -> None:
-        """Free this thread's compressor; see :meth:`TrainableCodec.release_encoder`."""
-        self._contexts.__dict__.pop("compressor", None)
+        """Free this thread's compressors; see :meth:`TrainableCodec.release_encoder`."""
+        self._contexts.__dict__.pop("compressors", None)
 
     def compress_frame(self, frame: NDArray[np.uint8]) -> bytes:
         """Compress one frame; see :class:`BytesCodec`."""
-        try:
-            compressor: zstandard.ZstdCompressor = self._contexts.compressor
-        except AttributeError:
-            compressor = self._contexts.compressor = self._new_compressor(frame.size)
+        # One for each size, since payloads would depend on the size of the first frame.
+        compressors: dict[int, zstandard.ZstdCompressor] = self._contexts.__dict__.setdefault("compressors", {})
+        if (compressor := compressors.get(frame.size)) is None:
+            compressor = compressors[frame.size] = self._new_compressor(frame.size)
         return b"".join((WITH_DICTIONARY if self.dictionary else PLAIN, compressor.compress(frame.data)))
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
@@ -113,7 +113,7 @@ class ZstdDict(BytesCodec, TrainableCodec):
         dictionary = zstandard.ZstdCompressionDict(self.dictionary) if self.dictionary else None
         parameters = zstandard.ZstdCompressionParameters.from_level(
             self.compresslevel,
-            source_size=nbytes,  # selects small tables; larger frames work as well
+            source_size=nbytes,  # selects small tables
             dict_size=len(self.dictionary),
             format=MAGICLESS,
             write_content_size=False,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import zstandard
 from numpy.typing import NDArray
 from roundtrips import peak_of_refusal, roundtrip
 
-from sb3_compressed.codecs import Codec, get_codec
+from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 
 DICTIONARY = np.arange(6000, dtype=np.uint16).tobytes()
@@ -38,12 +41,11 @@ def frames_of(n_frames: int, frame_nbytes: int) -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_frames_of_a_batch_are_compressed_as_single_ones(codec: Codec) -> None:
+def test_payloads_do_not_depend_on_the_frames_before(codec: Any) -> None:
     for shape in [(1, 1), (2, 1), (3, 500), (40, 7056), (5, 200_000), (300, 64)]:
         frames = frames_of(*shape)
         payloads = roundtrip(codec, frames)
-        assert payloads == [codec.encode(frame[np.newaxis])[0] for frame in frames]
-        assert {*map(type, payloads)} == {bytes}
+        assert payloads == [replace(codec).encode(frame[np.newaxis])[0] for frame in frames]
 
 
 @pytest.mark.parametrize(
