@@ -33,10 +33,14 @@ def evenly(found: Sequence[Bytecode], n: int) -> list[Bytecode]:
     return [found[each] for each in np.unique(np.linspace(0, len(found) - 1, n).astype(int))]
 
 
-def interrupt(call: Callable[[], object], at: Bytecode) -> KeyboardInterrupt | None:
+def interrupt(call: Callable[[], object], at: Bytecode, *, must_reach: bool = True) -> KeyboardInterrupt | None:
     """Run a call that Ctrl-C interrupts when it first reaches a bytecode; return the interrupt, if it is not caught.
 
     As in a notebook, its traceback keeps alive what the interrupted frames refer to.
+
+    :param must_reach: whether to raise if the call does not reach the bytecode, so that nothing is tested: a first call
+        runs some that no later one does, such as those of imports. What is reached may depend on other processes
+    :raises AssertionError: then
     """
     error = KeyboardInterrupt()
     is_pending = True
@@ -60,6 +64,7 @@ def interrupt(call: Callable[[], object], at: Bytecode) -> KeyboardInterrupt | N
         return caught
     finally:
         signal.signal(signal.SIGINT, before)
+    assert not (is_pending and must_reach), f"the call does not reach bytecode {at[1]} of {at[0]}"
     return None
 
 
@@ -118,7 +123,10 @@ def interrupt_twice(call: Callable[[], object], at: Bytecode, n_calls: int) -> b
 
 
 def call_within(call: Callable[[], object], at: Bytecode, other: Callable[[], object]) -> None:
-    """Run a call, and another one within it when it first reaches a bytecode, as the handler of a signal would."""
+    """Run a call, and another one within it when it first reaches a bytecode, as the handler of a signal would.
+
+    :raises AssertionError: if it does not reach it
+    """
     is_pending = True
 
     def call_there(frame: FrameType) -> None:
@@ -128,3 +136,4 @@ def call_within(call: Callable[[], object], at: Bytecode, other: Callable[[], ob
             other()
 
     _trace(call, call_there)
+    assert not is_pending, f"the call does not reach bytecode {at[1]} of {at[0]}"

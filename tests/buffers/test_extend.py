@@ -368,9 +368,10 @@ def test_an_interrupted_add_of_hindsight_replay_can_be_repeated() -> None:
 
     end, n_added = transitions[ends[0]], ends[0]
     after = with_some_rows(n_added + 1)
-    found = bytecodes(lambda: end.add_to(with_some_rows(n_added)))
+    for _ in range(2):  # the first call runs what no later one does, such as imports
+        found = bytecodes(partial(end.add_to, with_some_rows(n_added)))
     writing = [at for at in found if at[0].co_name in ("_write_steps", "write_observations", "write_encoded")]
-    assert len(writing) > 150
+    assert len(writing) > 100
     for at in evenly(writing, 30 if FACTOR is None else 80):
         buffer = with_some_rows(n_added)
         interrupt(lambda: end.add_to(buffer), at)  # noqa: B023  # it is called at once

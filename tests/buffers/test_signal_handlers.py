@@ -72,7 +72,11 @@ def test_sample_within_sample(kind: str, film: NDArray[np.uint8], tmp_path: Path
     def sample() -> None:
         batches.append(adder.buffer.sample(16))
 
-    sample()
+    for _ in range(3):  # so that the memory of two batches is reused, as below
+        batches.clear()
+        sample()
+        sample()
+    batches.clear()
     found = bytecodes(sample)
     for at in evenly(found, 25 if FACTOR is None else len(found)):
         batches.clear()

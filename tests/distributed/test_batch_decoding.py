@@ -81,13 +81,14 @@ def test_ctrl_c_at_any_time_loses_at_most_the_batch(images: DistributedReplayBuf
         for _ in range(3):
             sample()
 
-    sample()
+    three()  # which runs what no later one does, such as imports
     # Python handles no signals between the end of a with block and the release of its lock.
     found = [at for at in bytecodes(three) if at[0].co_name != "_claim"]
     assert len(found) > 280
     of_pipeline = [at for at in found if at[0].co_filename == sample_pipeline.__file__]
     for at in evenly(of_pipeline, N_INTERRUPTS[0]) + evenly(found, N_INTERRUPTS[1]):
-        interrupt(sample, at)
+        # Not each batch runs all of them.
+        assert any(interrupt(sample, at, must_reach=False) is not None for _ in range(10))
         batch = images.sample(16)
         assert len(batch.actions) == 16
         assert_true(batch, "transposed", 4)

@@ -128,5 +128,5 @@ def test_ctrl_c_loses_nothing_silently(shard: Any, event: str) -> None:
     assert len(found) > 200
     for at in evenly(found, N_INTERRUPTS):
         prepare()
-        error = interrupt(calls.run, at)
+        error = interrupt(calls.run, at, must_reach=event != "a busy shard")  # whose replies may be in time
         calls.verify(is_interrupted=error is not None)

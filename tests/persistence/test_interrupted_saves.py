@@ -108,11 +108,11 @@ def interrupt_evenly(run: Callable[[Path, Bytecode | None], list[Bytecode]], fol
 
 
 def test_a_save_after_an_interrupted_one_does_not_replace_another_buffer(tmp_path: Path) -> None:
-    found = bytecodes(lambda: first_save(tmp_path / "a").save_checkpoint(tmp_path / "a"))
-    for number, at in enumerate(evenly(found, N_INTERRUPTS)):
-        folder = tmp_path / str(number)
+    def run(folder: Path, at: Bytecode | None) -> list[Bytecode]:
         buffer = first_save(folder)
-        error = interrupt(lambda: buffer.save_checkpoint(folder), at)  # noqa: B023
+        if at is None:
+            return bytecodes(lambda: buffer.save_checkpoint(folder))
+        error = interrupt(lambda: buffer.save_checkpoint(folder), at)
         other = new()
         add(other, 3, 9)
         other.save_checkpoint(folder, overwrite=True)
@@ -120,3 +120,6 @@ def test_a_save_after_an_interrupted_one_does_not_replace_another_buffer(tmp_pat
             buffer.save_checkpoint(folder)
         assert_saved(folder, other)
         del error
+        return []
+
+    interrupt_evenly(run, tmp_path, at_least=3000)

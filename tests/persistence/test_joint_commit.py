@@ -165,7 +165,9 @@ def test_after_an_interrupted_block_every_add_is_committed(stream: Stream, tmp_p
         with buffer.joint_commit(3):
             add(buffer, stream, 60, 63)
 
-    found = [at for at in bytecodes(lambda: add_block(with_some_rows("buffer"))) if follows_a_call(at)]
+    for name in ("first", "second"):  # the first one runs what no later one does, such as imports
+        buffer = with_some_rows(name)
+        found = [at for at in bytecodes(lambda: add_block(buffer)) if follows_a_call(at)]  # noqa: B023  # as below
     own = [at for at in found if at[0].co_name in ("__enter__", "__exit__", "begin_joint_rows", "end_joint_rows")]
     assert len(own) > 8
     for number, at in enumerate([*evenly(own, N_INTERRUPTS), *evenly(found, N_INTERRUPTS)]):
