@@ -25,11 +25,18 @@ class BaseConstructor(BaseBuffer):
     """The constructor that those of SB3 call before they allocate; the last one in the bases of compressed buffers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
         buffer: Any = self
-        if "_array_factory" not in vars(self):
-            # super(ReplayBuffer, self).__init__ of a user's class skips the constructors of SB3's class and of ours.
-            given = inspect.signature(BaseBuffer.__init__).bind(self, *args, **kwargs).arguments
+        # super(ReplayBuffer, self).__init__ of a user's class skips the constructors of SB3's class and of ours.
+        is_skipped = "_array_factory" not in vars(self)
+        signature = inspect.signature(BaseBuffer.__init__)
+        if is_skipped and (further := kwargs.keys() - signature.parameters.keys()):
+            raise TypeError(
+                f"{type(self).__name__} skips the constructor that takes {', '.join(sorted(further))}: call "
+                "super().__init__() with all arguments of the compressed class"
+            )
+        super().__init__(*args, **kwargs)
+        if is_skipped:
+            given = signature.bind(self, *args, **kwargs).arguments
             buffer._set_default_options({name: value for name, value in given.items() if name != "self"})
         elif isinstance(self, ReplayBuffer):  # rollout buffers allocate in reset()
             vars(self)[REAL_SHAPE] = shape = buffer.obs_shape

@@ -190,7 +190,13 @@ class MixedReplayBuffer(ReplayBuffer):
     @property
     def online(self) -> ReplayBuffer:
         """The buffer that transitions are added to."""
-        return self.buffers[0]
+        try:
+            return self.buffers[0]
+        except AttributeError:
+            raise TypeError(
+                f"{type(self).__name__} skips the constructor of MixedReplayBuffer, which creates its buffers: call "
+                "super().__init__(), or mix existing buffers with from_buffers()"
+            ) from None
 
     @property
     def device(self) -> th.device:

@@ -5,6 +5,8 @@ Users change the class name in the bases alone (``kept``), or everywhere (``rena
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,26 @@ import torch as th
 from buffer_pairs import REPLAY_PAIRS, ROLLOUT_PAIRS
 from gymnasium import spaces
 from sb3_contrib.common.recurrent.type_aliases import RNNStates
-from stable_baselines3.common.buffers import DictRolloutBuffer, ReplayBuffer, RolloutBuffer
-from support import assert_same_batch, same_draws
+from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
+from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
+from support import GOALS, add_all, assert_same_batch, recorded, same_draws
 
-from sb3_compressed import CompressedArray, CompressedReplayBuffer, CompressedRolloutBuffer
+from sb3_compressed import CompressedArray, CompressedReplayBuffer, CompressedRolloutBuffer, MixedReplayBuffer
+from sb3_compressed.buffers.base import CompressedBuffer
 from sb3_compressed.common.tree_map import leaves, tree_map
 
 IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 DICT = spaces.Dict(cam=IMAGE, other=IMAGE)
 ACTIONS = spaces.Discrete(3)
 ROWS = 48
-MODES = ["kept", "renamed"]
+#: A user's constructor begins after SB3's ``ReplayBuffer`` or ``RolloutBuffer``, after the class of SB3 or sb3-contrib
+#: from which it was derived, or after ours in its place.
+MODES = ["kept", "parent", "renamed"]
+
+
+def modes_of(kinds: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the kinds of buffers with their modes; SB3's own Dict classes cannot skip theirs alone."""
+    return [(kind, mode) for kind in kinds for mode in MODES if (kind, mode) != ("dict", "parent")]
 
 
 def observation(space: spaces.Space[Any], step: int) -> Any:
@@ -50,35 +61,64 @@ def assert_equal(ours: Any, theirs: Any) -> None:
 
 
 def own_replay(base: Any, skipped: Any) -> Any:
+    """Return a class whose constructor skips some, and allocates the arrays itself."""
+    is_her = "Her" in base.__name__
+
     class Own(base):  # type: ignore[misc]
         def __init__(
-            self, buffer_size: int, observation_space: Any, action_space: Any, *, optimize: bool, given: Any = None
+            self,
+            buffer_size: int,
+            observation_space: Any,
+            action_space: Any,
+            *,
+            optimize: bool = False,
+            env: Any = None,
+            **options: Any,
         ) -> None:
-            super(skipped, self).__init__(buffer_size, observation_space, action_space, "cpu", n_envs=1)
-            self.buffer_size = buffer_size
+            if is_her and issubclass(skipped, CompressedBuffer):
+                options["env"] = env
+            super(skipped, self).__init__(buffer_size, observation_space, action_space, device="cpu", **options)
+            n_envs = self.n_envs
+            self.buffer_size = buffer_size // n_envs
             self.optimize_memory_usage, self.handle_timeout_termination = optimize, True
-            rows, space = (buffer_size, 1), observation_space
-            zeros = tree_map(lambda part: np.zeros((*rows, *part.shape), part.dtype), dict(space) if is_dict else space)
+            rows, space = (self.buffer_size, n_envs), observation_space
+            space = dict(space) if isinstance(space, spaces.Dict) else space
+            zeros = tree_map(lambda part: np.zeros((*rows, *part.shape), part.dtype), space)
             self.observations = zeros
             self.next_observations = None if optimize else tree_map(np.copy, zeros)
             self.actions = np.zeros((*rows, self.action_dim), action_space.dtype)
             self.rewards, self.dones, self.timeouts, self.takeovers = (np.zeros(rows, np.float32) for _ in range(4))
+            self.n_steps, self.gamma = 3, 0.99
+            if not is_her:
+                return
+            self.env, self.copy_info_dict, self.goal_selection_strategy = env, False, GoalSelectionStrategy.FUTURE
+            self.n_sampled_goal, self.her_ratio = 4, 0.8
+            self.ep_start, self.ep_length = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+            self._current_ep_start = np.zeros(n_envs, np.int64)
 
         def add(self, *args: Any) -> None:
-            self.takeovers[self.pos] = [info["takeover"] for info in args[-1]]
+            self.takeovers[self.pos] = [info.get("takeover", 0) for info in args[-1]]
             super().add(*args)
 
-    is_dict = "Dict" in base.__name__
     return Own
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("kind", "optimize"), [("replay", False), ("replay", True), ("dict", False)])
+def skipped_by(mode: str, base: Any, ours: Any, theirs: Any, root: Any) -> Any:
+    """Return the class after which a user's constructor begins."""
+    if mode == "renamed" and base is ours:
+        return ours
+    return theirs if mode == "parent" else root
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "optimize"),
+    [(*each, False) for each in modes_of(["replay", "dict", "n-step"])] + [("replay", mode, True) for mode in MODES],
+)
 def test_constructors_of_replay_buffers(kind: str, optimize: bool, mode: str) -> None:
     ours, theirs = REPLAY_PAIRS[kind]
     buffers = []
     for base in (ours, theirs):
-        cls = own_replay(base, ours if base is ours and mode == "renamed" else ReplayBuffer)
+        cls = own_replay(base, skipped_by(mode, base, ours, theirs, ReplayBuffer))
         space = DICT if kind == "dict" else IMAGE
         buffer = cls(ROWS, space, ACTIONS, optimize=optimize)
         for step in range(70):
@@ -86,17 +126,84 @@ def test_constructors_of_replay_buffers(kind: str, optimize: bool, mode: str) ->
             buffer.add(*both, np.array([[step % 3]]), np.ones(1), np.array([step % 9 == 8]), [{"takeover": step % 2}])
         buffers.append(buffer)
     assert_equal(*buffers)
+    np.testing.assert_array_equal(*[buffer.takeovers for buffer in buffers])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_constructors_of_hindsight_replay(mode: str) -> None:
+    ours, theirs = REPLAY_PAIRS["her"]
+    space, actions, n_envs, transitions = recorded("bits")
+    env = GOALS["bits"]()
+    env.reset()
+    buffers = []
+    for base in (ours, theirs):
+        cls = own_replay(base, skipped_by(mode, base, ours, theirs, ReplayBuffer))
+        buffers.append(cls(100 * n_envs, space, actions, env=env, n_envs=n_envs))
+    add_all(transitions[:150], *buffers)
+    assert any(isinstance(array, CompressedArray) for array in leaves(buffers[0].observations))
+    assert_same_batch(*same_draws(*[partial(buffer.sample, 64) for buffer in buffers], seed=0))
+
+
+@pytest.mark.parametrize("kind", ["replay", "n-step", "dict"])
+def test_constructors_with_a_sampler(kind: str) -> None:
+    [ours, _], space = REPLAY_PAIRS[kind], DICT if kind == "dict" else IMAGE
+    with pytest.raises(TypeError, match="skips the constructor that takes sampler"):
+        own_replay(ours, ReplayBuffer)(ROWS, space, ACTIONS, sampler="prioritized")
+    buffers = [cls(ROWS, space, ACTIONS, sampler="prioritized") for cls in (own_replay(ours, ours), ours)]
+    batches = []
+    for buffer in buffers:
+        for step in range(70):
+            both = observation(space, step), observation(space, step + 1)
+            buffer.add(*both, np.array([[step % 3]]), np.ones(1), np.array([step % 9 == 8]), [{}])
+        [first] = same_draws(partial(buffer.sample, 32), seed=0)
+        buffer.update_priorities(first.indices, 1.0 + first.indices)
+        batches.append(same_draws(partial(buffer.sample, 32), seed=1)[0])
+    assert len({*batches[0].weights.flatten().tolist()}) > 1
+    assert_same_batch(*batches)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_buffers_of_a_mix(mode: str) -> None:
+    ours, theirs = REPLAY_PAIRS["replay"]
+    mixed = []
+    for base in (ours, theirs):
+        cls = own_replay(base, skipped_by(mode, base, ours, theirs, ReplayBuffer))
+        buffers = [cls(ROWS, IMAGE, ACTIONS) for _ in range(2)]
+        for step in range(70):
+            both = observation(IMAGE, step), observation(IMAGE, step + 1)
+            buffers[step % 2].add(*both, np.array([[step % 3]]), np.ones(1), np.array([step % 9 == 8]), [{}])
+        mixed.append(MixedReplayBuffer.from_buffers(buffers, [3, 1]))
+    ours_mixed, theirs_mixed = same_draws(*[partial(each.sample, 32) for each in mixed], seed=0)
+    assert_same_batch(ours_mixed, theirs_mixed)
+
+
+@pytest.mark.parametrize("skipped", [ReplayBuffer, MixedReplayBuffer])
+def test_the_constructor_of_a_mix_cannot_be_skipped(skipped: Any) -> None:
+    with pytest.raises(TypeError, match="from_buffers"):
+        own_replay(MixedReplayBuffer, skipped)(ROWS, IMAGE, ACTIONS)
 
 
 NAMES = "rewards", "returns", "episode_starts", "values", "log_probs", "advantages"
+STATES = "hidden_states_pi", "cell_states_pi", "hidden_states_vf", "cell_states_vf"
+HIDDEN_SHAPE = ROWS, 1, 1, 4
+#: Further arguments of ``add``.
+FURTHER: dict[str, dict[str, Any]] = {
+    "maskable": {"action_masks": np.array([[1, 0, 1]])},
+    "recurrent": {"lstm_states": RNNStates((th.ones(1, 1, 4), th.ones(1, 1, 4)), (th.zeros(1, 1, 4),) * 2)},
+}
 
 
 def own_rollout(base: Any, skipped: Any, parts: str) -> Any:
     """Return a class that skips its parent in some methods."""
 
     class Init(base):  # type: ignore[misc]
-        def __init__(self, buffer_size: int, space: Any, action_space: Any, device: str = "auto") -> None:
-            super(skipped, self).__init__(buffer_size, space, action_space, device, n_envs=1)
+        def __init__(
+            self, buffer_size: int, space: Any, action_space: Any, hidden_state_shape: Any = None, device: str = "auto"
+        ) -> None:
+            takes_shape = is_recurrent and issubclass(skipped, CompressedBuffer)
+            options = {"hidden_state_shape": hidden_state_shape} if takes_shape else {}
+            self.hidden_state_shape = hidden_state_shape  # before SB3's constructor, which calls reset()
+            super(skipped, self).__init__(buffer_size, space, action_space, device=device, n_envs=1, **options)
             self.gae_lambda, self.gamma, self.generator_ready = 1, 0.99, False
             self.observations, self.actions = None, None
             self.reset()
@@ -109,6 +216,10 @@ def own_rollout(base: Any, skipped: Any, parts: str) -> Any:
             self.actions = np.zeros((*rows, self.action_dim), self.action_space.dtype)
             for name in NAMES:
                 setattr(self, name, np.zeros(rows, np.float32))
+            for name in STATES if is_recurrent else ():
+                setattr(self, name, np.zeros(self.hidden_state_shape, np.float32))
+            self.mask_dims = self.action_space.n
+            self.action_masks = np.ones((*rows, self.mask_dims), np.float32)
             self.generator_ready = False
             super(skipped, self).reset()
 
@@ -119,7 +230,7 @@ def own_rollout(base: Any, skipped: Any, parts: str) -> Any:
         def add(self, *args: Any, **kwargs: Any) -> None:
             skipped.add(self, *args, **kwargs)
 
-    is_dict = "Dict" in base.__name__
+    is_dict, is_recurrent = "Dict" in base.__name__, "Recurrent" in base.__name__
     classes = {"init": (Init,), "reset": (Reset,), "both": (Init, Reset), "explicit": (Explicit,)}[parts]
     return type("Own", classes, {})
 
@@ -135,22 +246,23 @@ def rollouts(buffer: Any, **further: Any) -> Any:
     return buffer
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("parts", ["init", "reset", "both", "explicit"])
-@pytest.mark.parametrize("kind", ["plain", "dict"])
+@pytest.mark.parametrize(("kind", "mode"), modes_of(ROLLOUT_PAIRS))
 def test_rollout_buffers(kind: str, parts: str, mode: str) -> None:
-    ours, theirs = ROLLOUT_PAIRS[kind]
+    (ours, theirs), algorithm = ROLLOUT_PAIRS[kind], kind.removesuffix("-dict")
     buffers = []
     for base in (ours, theirs):
-        skipped: Any = DictRolloutBuffer if kind == "dict" and parts == "explicit" else RolloutBuffer
-        if base is ours and mode == "renamed":
-            skipped = ours
-        cls = own_rollout(base, skipped, parts)
-        buffers.append(rollouts(cls(ROWS, DICT if kind == "dict" else IMAGE, ACTIONS, device="cpu")))
+        # Methods that are called explicitly must take masks, states or dicts.
+        skipped = skipped_by(mode, base, ours, theirs, theirs if parts == "explicit" else RolloutBuffer)
+        cls, options = own_rollout(base, skipped, parts), {}
+        if algorithm == "recurrent":
+            options = {"hidden_state_shape": HIDDEN_SHAPE}
+        buffer = cls(ROWS, DICT if "dict" in kind else IMAGE, ACTIONS, device="cpu", **options)
+        buffers.append(rollouts(buffer, **FURTHER.get(algorithm, {})))
     assert_equal(*buffers)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["kept", "renamed"])
 @pytest.mark.parametrize("kind", ["maskable", "maskable-dict"])
 def test_masks_of_another_size(kind: str, mode: str) -> None:
     ours, theirs = ROLLOUT_PAIRS[kind]
@@ -169,7 +281,7 @@ def test_masks_of_another_size(kind: str, mode: str) -> None:
     assert_equal(*buffers)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["kept", "renamed"])
 @pytest.mark.parametrize("kind", ["recurrent", "recurrent-dict"])
 def test_states_of_a_users_own(kind: str, mode: str) -> None:
     ours, theirs = ROLLOUT_PAIRS[kind]
