@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import signal
@@ -21,6 +22,7 @@ from distributed.emitted import NUMBERS, SIZE
 from distributed.stopped import short_timeout, stopped, until
 from sb3_compressed import BufferNotReady, CompressedReplayBuffer
 from sb3_compressed.codecs.zstd_dict import ZstdDict
+from sb3_compressed.common.tree_map import leaves, tree_map
 from sb3_compressed.distributed import DistributedReplayBuffer, shard_group
 from sb3_compressed.errors import ShardUnavailable
 from sb3_compressed.samplers import RecentSampler
@@ -163,29 +165,61 @@ class LargeSampler(RecentSampler):
         self.table = np.zeros(100_000) if table is None else table
 
 
-def test_a_shard_is_restarted_with_large_spaces_codecs_and_samplers() -> None:
-    high = np.random.default_rng(0).integers(100, 256, (4, SIZE, SIZE), np.uint8)
+def bounded(shape: tuple[int, ...]) -> spaces.Box:
+    """Return a space of which the upper bound differs by pixel."""
+    high = np.random.default_rng(shape).integers(100, 256, shape, np.uint8)
+    return spaces.Box(np.zeros_like(high), high, dtype=np.uint8)
+
+
+def half_of_bounds(space: spaces.Space[Any], number: int) -> Any:
+    """Return an observation that differs by number."""
+    if isinstance(space, spaces.Dict):
+        return {key: half_of_bounds(part, number) for key, part in space.items()}
+    assert isinstance(space, spaces.Box)
+    return space.high // 2 + np.uint8(number)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        pytest.param(bounded((4, SIZE, SIZE)), id="image"),
+        pytest.param(spaces.Dict(stack=bounded((4, SIZE, SIZE)), rgb=bounded((3, 64, 64))), id="two-images"),
+    ],
+)
+def test_a_shard_is_restarted_with_large_spaces_codecs_and_samplers(space: spaces.Space[Any]) -> None:
+    dictionary = bounded((4, SIZE, SIZE)).high.tobytes() * 8
     buffer = DistributedReplayBuffer(
-        200, spaces.Box(np.zeros_like(high), high, dtype=np.uint8), NUMBERS, "cpu", segment_length=4, timeout=60.0,
-        compression_method=ZstdDict(dictionary=high.tobytes() * 8), sampler=LargeSampler(),
+        200, space, NUMBERS, "cpu", segment_length=4, timeout=60.0,
+        compression_method=ZstdDict(dictionary=dictionary), sampler=LargeSampler(),
     )  # fmt: skip
+    writer = buffer.writer("other", 1)
 
     def add(number: int) -> None:
-        obs = (high[np.newaxis] // 2 + number).astype(np.uint8)
-        buffer.add(obs, obs, np.array([number]), np.array([1.0]), np.array([False]), [{}])
+        for each, action in ((buffer, number), (writer, number + 30)):
+            obs = tree_map(lambda value: value[np.newaxis], half_of_bounds(space, action))
+            arguments: Any = np.array([action]), np.array([1.0]), np.array([False]), [{}]
+            each.add(obs, copy.deepcopy(obs), *arguments)
+
+    def flush() -> None:
+        writer.flush()
+        buffer.record_status(writer.name, writer.status)
+        refreshed(buffer)
 
     for number in range(8):
         add(number)
-    refreshed(buffer)
+    flush()
     os.kill(pid_of(buffer), signal.SIGKILL)
     for number in range(8, 16):
         add(number)
-    refreshed(buffer)
+    flush()
     assert buffer.statistics().n_restarts == 1
+    assert {*range(8, 16), *range(38, 46)} <= {action for _ in range(20) for action in actions_of(buffer.sample(32))}
     batch = buffer.sample(32)
-    assert {*actions_of(batch)} <= {*range(16)}
-    for observation, action in zip(batch.observations.numpy(), actions_of(batch), strict=True):
-        np.testing.assert_array_equal(observation, high // 2 + action)
+    for row, action in enumerate(actions_of(batch)):
+        expected = half_of_bounds(space, action)
+        found = tree_map(lambda value: value[row].numpy(), batch.observations)  # noqa: B023  # it is called at once
+        for ours, theirs in zip(leaves(found), leaves(expected), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
     buffer.close()
 
 
