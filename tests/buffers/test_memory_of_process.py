@@ -1,14 +1,19 @@
 """The memory of the process is what buffers report, whatever was stored in them before.
 
-Real sizes: 100 MB of noise, 84x84 frames. Each program runs in an interpreter of its own, without what others freed.
+Real sizes: 100 MB of noise, 84x84 frames, a million transitions of a game. Each program runs in an interpreter of its
+own, without what others freed.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
+from pathlib import Path
 
+import numpy as np
 import pytest
-from programs import fresh_outcome
+from programs import environment_with, fresh_outcome, run_python
+from support import atari_env, record
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux reports the memory of a process in /proc"
@@ -57,12 +62,14 @@ def lap(buffer, noise, n=None):
 def replay(kind=CompressedReplayBuffer, n=4_000, space=IMAGE):
     return kind(n * N_ENVS, space, ACTIONS, **OPTIONS)
 
-def check(what, *buffers):
+def check_reported(what, reported, kind="VmRSS"):
     gc.collect()
-    grown = memory_of_process("VmRSS") - BEFORE
-    reported = sum(buffer.observations_nbytes for buffer in buffers)
+    grown = memory_of_process(kind) - BEFORE
     print(what, grown // 10**6, reported // 10**6)
     assert grown < 1.15 * reported + 64e6, (what, grown, reported)
+
+def check(what, *buffers):
+    check_reported(what, sum(buffer.observations_nbytes for buffer in buffers))
 
 warm_up = replay(n=100)
 lap(warm_up, True), lap(warm_up, False), warm_up.sample(32)
@@ -134,7 +141,7 @@ buffer = replay()
 lap(buffer, True)
 data = pickle.dumps(buffer)
 del buffer
-check("pickled", *[type("Bytes", (), {"observations_nbytes": len(data)})])
+check_reported("pickled", len(data))
 buffer = pickle.loads(data)
 del data
 check("loaded", buffer)
@@ -159,6 +166,75 @@ for kind, space in ((CompressedRolloutBuffer, IMAGE), (CompressedDictRolloutBuff
     check("deleted")
 """
 
+#: Transitions of a game whose frames are repeated, but for one pixel; their rewards are their numbers.
+GAME = """
+from pathlib import Path
+from sb3_compressed import buffer_statistics, load_checkpoint
+
+FOLDER, N_ROWS, N_STEPS = Path(sys.argv[1]), int(sys.argv[2]), 250
+END = N_ROWS * 4 // 3 // N_STEPS * N_STEPS  # a third is overwritten
+GAME, PIXELS, ENVS = np.load(FOLDER / "game.npy"), 84 * 84, np.arange(N_ENVS)
+
+def frames(first, n):
+    numbers = np.arange(first, first + n)
+    shown = GAME[numbers % len(GAME)]
+    changed = numbers // PIXELS * 7
+    shown.reshape(n, N_ENVS, PIXELS)[np.arange(n)[:, None], ENVS, numbers[:, None] % PIXELS] = changed[:, None] + ENVS
+    return shown
+
+def extend(buffer, first, last):
+    zeros = np.zeros((N_STEPS, N_ENVS))
+    for begin in range(first, last, N_STEPS):
+        shown = np.lib.stride_tricks.sliding_window_view(frames(begin, N_STEPS + 4), 4, axis=0)
+        stacks = np.moveaxis(shown, -1, 2)
+        numbers = np.arange(begin, begin + N_STEPS)[:, None] * N_ENVS + ENVS
+        buffer.extend(stacks[:-1], stacks[1:], numbers[..., None] % 4, numbers, zeros, timeouts=zeros)
+
+def compare(buffer):
+    batch = buffer.sample(1000)
+    numbers = batch.rewards.flatten().long().tolist()
+    assert len({*numbers}) > 900
+    assert N_ENVS * (END - N_ROWS) <= min(numbers) < N_ENVS * N_ROWS < max(numbers)
+    for number, *observations in zip(numbers, batch.observations, batch.next_observations):
+        step, env = divmod(number, N_ENVS)
+        for first, observation in enumerate(observations, step):
+            assert np.array_equal(frames(first, 4)[:, env], observation)
+
+warm_up = replay(n=500)
+extend(warm_up, 0, 1000)
+warm_up.save_checkpoint(FOLDER / sys.argv[3])
+load_checkpoint(FOLDER / sys.argv[3], device="cpu").sample(1000)
+del warm_up
+gc.collect()
+BEFORE = memory_of_process("VmRSS")
+
+def check_all(what, further=0, kind="VmRSS"):
+    statistics = buffer_statistics(buffer)
+    check_reported(what, statistics.memory_nbytes + statistics.batch_memory_nbytes + further, kind)
+"""
+
+FILL = """
+buffer = replay(n=N_ROWS)
+extend(buffer, 0, N_ROWS)
+check_all("full")
+extend(buffer, N_ROWS, END)
+check_all("overwritten")
+compare(buffer)
+check_all("sampled")
+buffer.save_checkpoint(FOLDER / "checkpoint")
+check_all("saved")
+"""
+
+LOAD = """
+buffer = load_checkpoint(FOLDER / "checkpoint", device="cpu")
+assert buffer.full and buffer.buffer_size == N_ROWS
+check_all("loaded")
+read = sum(path.stat().st_size for path in (FOLDER / "checkpoint").rglob("*"))  # files that were mapped
+check_all("peak", read, "VmHWM")
+compare(buffer)
+check_all("sampled")
+"""
+
 
 @pytest.mark.parametrize(
     "program",
@@ -175,3 +251,15 @@ def test_the_process_keeps_only_what_buffers_report(program: str) -> None:
     done = fresh_outcome(PROGRAM + program)
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
+
+
+@pytest.mark.slow
+def test_a_million_transitions_are_stored_saved_and_loaded(tmp_path: Path) -> None:
+    game = record(atari_env("MsPacman", 4, max_steps=2000), 1500)
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:  # of 300 MB, which pytest would keep
+        np.save(f"{folder}/game.npy", np.stack([transition.obs[:, -1] for transition in game]))
+        for program, name in ((FILL, "before-fill"), (LOAD, "before-load")):
+            command = ["-c", PROGRAM + GAME + program, folder, 250_000, name]
+            done = run_python(command, environment_with(), timeout=None, fresh=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+            print(done.stdout)
