@@ -178,7 +178,7 @@ class BufferMemoryCallback(BaseCallback):
         if after - before <= NOISE_NBYTES:
             return memory_table(self.buffer)
         # Slots are allocated for the whole ring with the first write, before the first measurement.
-        slots = sum(array.slots.nbytes for array in arrays_of(self.buffer) if isinstance(array, CompressedArray))
+        slots = sum(array.references.nbytes for array in arrays_of(self.buffer) if isinstance(array, CompressedArray))
         return memory_table(self.buffer, (after - before) * self.n_transitions / (last - first) + slots)
 
 

@@ -38,7 +38,7 @@ class Adapter:
 
     def reserved_nbytes(self) -> int:
         """Return the bytes allocated for all transitions when the first is added."""
-        return sum(array.slots.nbytes for array in self._compressed())
+        return sum(array.references.nbytes for array in self._compressed())
 
     def _compressed(self) -> list[CompressedArray]:
         """Return the compressed arrays of the buffer, of Dict observations each part."""

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frame_layout import FrameLayout, follows
 from sb3_compressed.arrays.slot_store import SlotStore
-from sb3_compressed.arrays.slots import are_equal_slots
 
-__all__ = ["encode_assigned", "store_assigned"]
+__all__ = ["copy_assigned", "encode_assigned"]
 
 #: The most bytes of observations that are encoded in one call, and the most steps.
 CHUNK_NBYTES, CHUNK_STEPS = 4_000_000, 64
-#: Rows whose slots are stored in one call.
-ROWS_PER_WRITE = 256
+#: Rows whose slots are copied in one call.
+ROWS_PER_COPY = 1024
 
 
 class AssignedArray(Protocol):
@@ -42,7 +41,7 @@ class AssignedArray(Protocol):
     def layout(self) -> FrameLayout | None: ...
 
     @property
-    def slots(self) -> NDArray[Any]: ...
+    def references(self) -> NDArray[Any]: ...
 
     @property
     def store(self) -> SlotStore: ...
@@ -71,31 +70,28 @@ def encode_assigned(
     return references
 
 
-def store_assigned(array: AssignedArray, slots_at: Callable[[slice], NDArray[Any]], n_rows: int) -> NDArray[Any]:
-    """Store the slots of another array for the first rows of an array, which does not change.
+def copy_assigned(array: AssignedArray, source: SlotStore, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Copy the slots of another array for the first rows of an array, which does not change.
 
-    :param slots_at: returns the slots of some rows, of the same codec and layout
-    :param n_rows: the number of rows
+    :param source: the store of the other array, which has the same codec and layout
+    :param slots: references to slots in it, ``(n_rows, n_envs)``
     :return: references to slots, ``(n_rows, n_envs)``
     :raises CorruptPayload: if one is damaged
     :raises OSError: if they cannot be written
     """
-    n_envs = array.shape[1]
+    n_rows, n_envs = slots.shape
     references = array.store.new_table((n_rows * n_envs,))
-    for first in range(0, n_rows, ROWS_PER_WRITE):
-        slots = slots_at(slice(first, min(first + ROWS_PER_WRITE, n_rows))).reshape(-1)
-        numbers = first * n_envs + np.arange(len(slots))
-        found, is_found = array.store.new_table((len(slots),)), np.zeros(len(slots), np.bool_)
+    copier = array.store.copier_from(source)
+    for first in range(0, n_rows, ROWS_PER_COPY):
+        part = slots[first : first + ROWS_PER_COPY].flatten()
+        numbers = first * n_envs + np.arange(len(part))
         for neighbors in _neighbors(array, numbers):
-            stored = array.store.load(neighbors)
-            equal = [
-                index
-                for index, (slot, other) in enumerate(zip(slots, stored, strict=True))
-                if other is not None and are_equal_slots(slot, other)
-            ]
-            found[equal], is_found[equal] = neighbors[equal], True
-        found[~is_found] = array.store.write([*slots[~is_found]])
-        references[numbers] = found
+            left = np.flatnonzero((part != 0) & (neighbors != array.store.unwritten))
+            given, stored = (store.gather(each[left], 0) for store, each in ((source, part), (array.store, neighbors)))
+            found = left[given.equals(stored)]
+            references[numbers[found]] = neighbors[found]
+            part[found] = 0
+        references[numbers] += copier.copy(part)
     return references.reshape(n_rows, n_envs)
 
 
@@ -176,7 +172,7 @@ def _same_row_of_other(
         if step and _continues(layout, steps[step - 1], steps[step]):
             continue
         for other in array.others_of_stream():
-            references = other.slots.reshape(-1)[numbers[step]]
+            references = other.references.reshape(-1)[numbers[step]]
             if (references == array.store.unwritten).any():
                 continue
             if _continues(layout, array.stored_items(references), steps[step]):
@@ -198,9 +194,9 @@ def _with_byte_axis(items: NDArray[Any]) -> NDArray[np.uint8]:
 def _slots_before(array: AssignedArray, numbers: NDArray[np.int64]) -> NDArray[Any] | None:
     """Return references to the slots of the row before some slots of one row, ``None`` if one was not written."""
     n_envs = array.shape[1]
-    if numbers[0] < n_envs or not array.slots.flags.writeable:
+    if numbers[0] < n_envs or not array.references.flags.writeable:
         return None
-    references = array.slots.reshape(-1)[numbers - n_envs]
+    references = array.references.reshape(-1)[numbers - n_envs]
     return None if (references == array.store.unwritten).any() else references
 
 
@@ -234,7 +230,7 @@ def _neighbors(array: AssignedArray, numbers: NDArray[np.int64]) -> Iterator[NDA
     """
     for other in array.others_of_stream():
         for offset in (1, -1):
-            yield other.slots.reshape(-1)[(numbers + offset * array.shape[1]) % array.slots.size]
+            yield other.references.reshape(-1)[(numbers + offset * array.shape[1]) % array.references.size]
 
 
 def _as_bytes(items: NDArray[Any]) -> NDArray[np.uint8]:

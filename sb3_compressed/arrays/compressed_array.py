@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import pairwise
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.array_like import ArrayLike
-from sb3_compressed.arrays.assigned_items import encode_assigned, store_assigned
+from sb3_compressed.arrays.assigned_items import copy_assigned, encode_assigned
 from sb3_compressed.arrays.batch_pool import Empty, checked_empty
 from sb3_compressed.arrays.cast import cast_values, clip_values
 from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
@@ -22,12 +23,12 @@ from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameSta
 from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, selects_all, slot_numbers, split_index
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.arrays.slot_reader import accepted_codec
 from sb3_compressed.arrays.slot_store import SlotOf, SlotStore
-from sb3_compressed.arrays.slots import Slot, accepted_codec, slots_of_pickle
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning
+from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning, StorageError
 
 __all__ = ["CompressedArray"]
 
@@ -130,6 +131,26 @@ class CompressedArray(ArrayLike):
 
     @property
     def slots(self) -> NDArray[Any]:
+        """The compressed bytes of its slots: an object array ``(rows, n_envs)``, which is built for each call.
+
+        A slot is the ``bytes`` of its item, a tuple of those of its frames, the oldest one first, or ``None`` if it was
+        never written. Payloads that slots share are the same objects.
+
+        :raises CorruptPayload: if one is damaged
+        """
+        batch = self._store.gather(self._table.reshape(-1), 0)
+        places, offsets = batch.payloads.places, batch.offsets.tolist()
+        _, first, numbers = np.unique(places[:, 0], return_index=True, return_inverse=True)
+        distinct = [*batch.payloads[first]]
+        payloads = [distinct[number] for number in numbers.tolist()]
+        slots = np.empty(self._table.size, object)
+        for index, (begin, end) in enumerate(pairwise(offsets)):
+            if begin < end:
+                slots[index] = payloads[begin] if end == begin + 1 else tuple(payloads[begin:end])
+        return slots.reshape(self._table.shape)
+
+    @property
+    def references(self) -> NDArray[Any]:
         """The table of references to its slots, ``(rows, n_envs)``.
 
         Before the first write it is a read-only placeholder that takes no memory. References are addresses in the log
@@ -338,7 +359,7 @@ class CompressedArray(ArrayLike):
         if isinstance(values, CompressedArray) and values.has_same_format_as(self):
             if self.layout is None and values.layout is not None:
                 self.set_layout(values.layout)
-            references = store_assigned(self, values.slots_at, len(self))
+            references = copy_assigned(self, values.store, values.references)
         else:
             n_envs = self.shape[1]
 
@@ -570,13 +591,15 @@ class CompressedArray(ArrayLike):
         if self._deduplicator is not None:
             self._deduplicator.set_layout(layout)
 
-    def store_slots(self, slots: Sequence[Slot]) -> NDArray[Any]:
-        """Store slots that another encoder made, for a codec and a layout of this array.
+    def append_items(self, batch: PayloadBatch, items: NDArray[np.int64]) -> NDArray[Any]:
+        """Store items that another encoder has encoded by a codec and a layout of this array.
 
-        :return: references to them as of :meth:`encode_rows`, ``(n,)``
+        :param batch: the items
+        :param items: their numbers in the batch, ``(n,)``
+        :return: references to slots as of :meth:`encode_rows`, ``(n,)``
         :raises OSError: if they cannot be written
         """
-        return self._store.write(slots)
+        return self._store.writer.append_items(batch, items)
 
     # -- for persistence -------------------------------------------------------------------------------------
 
@@ -590,20 +613,8 @@ class CompressedArray(ArrayLike):
         if self._deduplicator is not None and not store.is_in_memory:
             self._deduplicator.set_capacity(0)
 
-    def slots_at(self, rows: Any) -> NDArray[Any]:
-        """Return copies of the slots of some rows as objects in memory; shared payloads are the same objects.
-
-        :raises CorruptPayload: if one is damaged
-        """
-        references = self._table[rows]
-        return self._store.load(references.reshape(-1)).reshape(references.shape)
-
-    def put_slots(self, rows: Any, slots: NDArray[Any]) -> None:
-        """Write slots that :meth:`slots_at` of another array of this kind returned."""
-        self.put_references(rows, self._store.write([*slots.flat]).reshape(slots.shape))
-
     def put_references(self, rows: Any, references: NDArray[Any]) -> None:
-        """Write references to slots that :meth:`store_slots` returned."""
+        """Write references to slots of the store."""
         self._allocate()
         self._changes.mark(rows)
         self._table[rows] = references
@@ -673,7 +684,7 @@ class CompressedArray(ArrayLike):
             table = self._table.copy() if is_written else None
             other._adopt(copy.deepcopy(self._store, memo), table, self._table.shape)
         else:
-            other._store_in_memory(self.slots_at(slice(None)) if is_written else None, self._table.shape)
+            other._copy_to_memory(self._store, self._table if is_written else self._table[:0], self._table.shape)
         return other
 
     def _adopt(self, store: SlotStore, table: NDArray[Any] | None, shape: tuple[int, ...]) -> None:
@@ -683,42 +694,46 @@ class CompressedArray(ArrayLike):
         if self._deduplicator is not None:
             self._deduplicator.adopt(store)
 
-    def _store_in_memory(self, slots: NDArray[Any] | None, shape: tuple[int, ...]) -> None:
-        """Write slots to memory, those of arrays of one stream to one store.
+    def _copy_to_memory(self, source: SlotStore, slots: NDArray[np.int64], shape: tuple[int, ...]) -> None:
+        """Copy slots to memory, those of arrays of one stream to one store.
 
-        :param slots: the first rows, of which the others were not written; ``None`` for none
+        :param source: their store
+        :param slots: references to those of the first rows; the others were not written
         """
         others = [] if self._deduplicator is None else [*self._deduplicator.arrays.values()]
         self._set_table(others[0].store if others else MemorySlotStore(self.codec), None, shape)
         self._join_stream()
         if self._deduplicator is not None:
             self._deduplicator.forget_last_row()  # which is in another store
-        if slots is None or not len(slots):
+        if not len(slots):
             return
         if self._deduplicator is None or slots.ndim != 2:
-            self.put_slots(slice(len(slots)), slots)
+            copier = self._store.copier_from(source)
+            self.put_references(slice(len(slots)), copier.copy(slots))
         else:
             self._allocate()
-            self._table[: len(slots)] = store_assigned(self, slots.__getitem__, len(slots))
-        self._store.free_unused()
+            self._table[: len(slots)] = copy_assigned(self, source, slots)
 
     def __getstate__(self) -> dict[str, Any]:
         # Without the rows after the last written one: in a barely filled buffer they would outweigh the content.
         is_written = (self._table != self._store.unwritten).any(axis=tuple(range(1, self._table.ndim)))
         n_written = int(np.flatnonzero(is_written)[-1]) + 1 if is_written.any() else 0
         # Copies are in memory, and no views.
-        if self._store.is_in_memory:
-            store, written = self._store, self._table[:n_written]
-        else:
-            store, written = None, self.slots_at(slice(n_written))
-        table = self._table.shape, written
-        return {**self.__dict__, "_store": store, "_table": table, "_changes": None, "_view_of": None}
+        state = {**self.__dict__, "_changes": None, "_view_of": None}
+        written = self._table[:n_written]
+        if not self._store.is_in_memory:
+            state["_store"], state["_copied"] = None, MemorySlotStore(self.codec)
+            written = state["_copied"].copier_from(self._store).copy(written)
+        return {**state, "_table": (self._table.shape, written)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         shape, written = state["_table"]
+        copied = state.pop("_copied", None)  # of a folder; other arrays of its stream have their own
+        if state["_store"] is None and copied is None:
+            raise StorageError("this pickle is of version 0.3 or earlier, or of an array in a folder of version 0.4")
         self.__dict__.update(state, itemsize=state["dtype"].itemsize, _changes=ChangeFlags())
-        if state["_store"] is None:  # a pickle up to version 0.3, or of a folder, contains slots
-            self._store_in_memory(slots_of_pickle(written), shape)
+        if copied is not None:
+            self._copy_to_memory(copied, written, shape)
             return
         self._adopt(state["_store"], None, shape)
         if len(written):

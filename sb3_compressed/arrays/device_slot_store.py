@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -18,10 +17,9 @@ from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.arrays.slot_reader import accepted_codec
 from sb3_compressed.arrays.slot_store import SlotOf, SlotStore
-from sb3_compressed.arrays.slots import Slot, accepted_codec, slot_n_frames
 from sb3_compressed.codecs import Codec, TrainableCodec
-from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["DeviceSlotStore", "device_store", "require_decodable"]
@@ -107,36 +105,9 @@ class DeviceSlotStore(MemorySlotStore):
         self.reader.drop_cached(self.log.segments)  # the segments that were copied for it
         return batch
 
-    def load(self, references: NDArray[np.int64]) -> NDArray[Any]:
-        """Return slots as objects; see :meth:`SlotStore.load`."""
-        slots = super().load(references)
-        self.reader.drop_cached(self.log.segments)
-        return slots
-
     def estimate(self, tables: Sequence[NDArray[Any]], begin: int, n_rows: int, max_slots: int) -> MemoryEstimate:
         """Return the memory of tables from few slots, since each segment that is read is copied from the device."""
         return super().estimate(tables, begin, n_rows, min(max_slots, MAX_ESTIMATED_SLOTS))
-
-    def write(self, slots: Sequence[Slot]) -> NDArray[np.int64]:
-        """Store slots; payloads of zstd, which 0.3.0 may have written, become uncompressed frames."""
-        converted: dict[int, tuple[bytes, bytes]] = {}  # by the id of a payload: it, and what replaces it
-
-        def decodable(slot: Slot) -> Slot:
-            codec: Any = None
-            parts: list[Any] = []
-            for part in slot if type(slot) is tuple else ():
-                if type(part) is not bytes:
-                    codec = part
-                elif isinstance(codec, Delta) and not codec.is_on_devices(part):
-                    if id(part) not in converted:
-                        nbytes = self._item_nbytes // slot_n_frames(slot)
-                        converted[id(part)] = part, codec.uncompressed(part, nbytes)
-                    part = converted[id(part)][1]
-                parts.append(part)
-            # The slot itself where nothing changes: what is one object is written once.
-            return tuple(parts) if any(map(operator.is_not, parts, slot or ())) else slot
-
-        return super().write([decodable(slot) for slot in slots])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _in_memory, (self.log.download(), self.codec)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_format import PAYLOAD_HEADER, SLOT_HEADER
 from sb3_compressed.codecs import TrainableCodec
 
@@ -39,7 +40,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    load: Callable[[NDArray[Any]], NDArray[Any]],
+    gather: Callable[[NDArray[np.int64]], PayloadBatch],
     tables: Sequence[NDArray[Any]],
     begin: int,
     n_rows: int,
@@ -50,33 +51,62 @@ def estimate_memory(
     Rows share with the row before them in time. So slots and payloads that a row has and the one before has not are
     counted, in runs of rows that are spread evenly, and scaled to all rows. With ``max_slots`` or fewer it is exact.
 
-    :param load: returns the slots of references, an object array
+    :param gather: returns the payloads of slots, which shared ones have in one place
     :param tables: tables of one shape, ``(rows, n_envs)``
     :param begin: the oldest row
     :param n_rows: how many rows from there on were written, around the end if need be
     :param max_slots: about how many slots are counted
     """
     n_slots = sum(table[0].size for table in tables) if len(tables[0]) else 0
-    count = _Count()
-    n_counted = 0
+    total, codecs, n_counted = np.zeros(4), dict[int, TrainableCodec](), 0
     for first, last in _runs(n_rows, max(max_slots // max(n_slots, 1), 1)):
         before = max(first - 1, 0)
         rows = (begin + np.arange(before, last)) % len(tables[0])
         references = np.stack([table[rows] for table in tables], axis=1)  # [rows, tables, envs]
-        slots = load(references.reshape(-1)).reshape(references.shape)
-        count.begin_run(slots[: first - before])
-        count.add(slots[first - before :])
+        n_before = references[: first - before].size
+        references = references.reshape(-1)
+        batch = gather(references)
+        total += _counted(references, batch, n_before)
+        codecs |= {id(codec): codec for codec in batch.codecs if isinstance(codec, TrainableCodec)}
         n_counted += last - first
-    scale = n_rows / max(n_counted, 1)
-    nbytes = count.nbytes * scale + sum(codec.nbytes for codec in count.codecs.values()) + tables_nbytes(tables)
+    slots_nbytes, payload_nbytes, n_frames, n_payloads = (total * n_rows / max(n_counted, 1)).tolist()
+    nbytes = slots_nbytes + payload_nbytes + PAYLOAD_HEADER * n_payloads
+    nbytes += sum(codec.nbytes for codec in codecs.values()) + tables_nbytes(tables)
     return MemoryEstimate(
         nbytes=nbytes,
         loaded_nbytes=nbytes,
-        payload_nbytes=count.payload_nbytes * scale,
-        n_frames=count.n_frames * scale,
-        n_payloads=count.n_payloads * scale,
-        codecs=tuple(count.codecs.values()),
+        payload_nbytes=payload_nbytes,
+        n_frames=n_frames,
+        n_payloads=n_payloads,
+        codecs=tuple(codecs.values()),
     )
+
+
+def _counted(references: NDArray[np.int64], batch: PayloadBatch, n_before: int) -> tuple[int, int, int, int]:
+    """Count the slots and payloads of a run of rows, each once: rows of different runs share nothing.
+
+    :param references: those of the row before and of the rows
+    :param batch: their payloads
+    :param n_before: the number of references of the row before; what it has does not count
+    :return: bytes of slots, bytes of payloads, frames, payloads
+    """
+    places, counts, first = batch.payloads.places, np.diff(batch.offsets), batch.offsets[n_before]
+    slots = _distinct(references[n_before:], references[:n_before])
+    n_payloads = counts[n_before:][slots]
+    payloads = _distinct(places[first:, 0], places[:first, 0])
+    return (
+        int(SLOT_HEADER * np.count_nonzero(n_payloads) + 4 * n_payloads.sum()),
+        int(places[first:, 1][payloads].sum()),
+        len(places) - int(first),
+        len(payloads),
+    )
+
+
+def _distinct(numbers: NDArray[np.int64], excluded: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of the first of each of some numbers, without those that are excluded."""
+    distinct, indices = np.unique(numbers, return_index=True)
+    kept: NDArray[np.int64] = indices[~np.isin(distinct, excluded)]
+    return kept
 
 
 def _runs(n_rows: int, max_rows: int) -> Iterator[tuple[int, int]]:
@@ -88,42 +118,6 @@ def _runs(n_rows: int, max_rows: int) -> Iterator[tuple[int, int]]:
     for number in range(n_runs):  # each in the middle of an equal part of all rows
         first = (2 * number + 1) * n_rows // (2 * n_runs) - RUN // 2
         yield max(first, 0), min(max(first, 0) + RUN, n_rows)
-
-
-class _Count:
-    """Counts slots and payloads, each once a run: rows of different runs share nothing."""
-
-    def __init__(self) -> None:
-        self.nbytes = self.payload_nbytes = self.n_frames = self.n_payloads = 0
-        #: The trained codecs by their ids.
-        self.codecs: dict[int, TrainableCodec] = {}
-        self._counted: set[int] = set()
-
-    def begin_run(self, before: NDArray[Any]) -> None:
-        """Begin a run; what the row before it has does not count."""
-        slots = [slot for slot in before.ravel().tolist() if slot is not None]
-        self._counted = {~id(slot) for slot in slots}
-        self._counted.update(id(part) for slot in slots for part in (slot if type(slot) is tuple else (slot,)))
-
-    def add(self, slots: NDArray[Any]) -> None:
-        """Count slots that are all alive, so that no two objects have one id."""
-        for slot in slots.ravel().tolist():
-            if slot is None:
-                continue
-            parts = slot if type(slot) is tuple else (slot,)
-            if ~id(slot) not in self._counted:  # the slot of a payload is another one than the payload
-                self._counted.add(~id(slot))
-                self.nbytes += SLOT_HEADER + 4 * [*map(type, parts)].count(bytes)
-            for part in parts:
-                if type(part) is not bytes:
-                    self.codecs[id(part)] = part
-                    continue
-                self.n_frames += 1
-                if id(part) not in self._counted:
-                    self._counted.add(id(part))
-                    self.nbytes += PAYLOAD_HEADER + len(part)
-                    self.payload_nbytes += len(part)
-                    self.n_payloads += 1
 
 
 def tables_nbytes(tables: Sequence[NDArray[Any]]) -> int:

@@ -7,6 +7,7 @@ in which they were written.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.compaction import SegmentUsage, SlotCopier, count_references, measure_usage
+from sb3_compressed.arrays.compaction import SegmentUsage, count_references, measure_usage
 from sb3_compressed.arrays.segment_memory import keep_block, new_block
-from sb3_compressed.arrays.slot_format import NO_CODEC, NO_ROOM
+from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels
+from sb3_compressed.arrays.slot_format import OFFSET
 from sb3_compressed.codecs import Codec
-from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 
 __all__ = ["MemoryLog", "MemorySegment"]
 
@@ -39,8 +41,6 @@ MOVED_NBYTES = 1 << 25
 #: How often all tables are read while all their references are overwritten, besides once for each segment, but not
 #: before so many are.
 MIN_CHECKS, MAX_CHECKS, MIN_CHECKED = 8, 64, 1024
-#: The codecs of a segment without trained ones, as :func:`.copy_slots` reads them.
-UNTRAINED = np.zeros((1, 2), np.int64)
 
 
 class MemorySegment:
@@ -91,6 +91,8 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.segments: dict[int, MemorySegment] = {}
+        #: See :class:`~.slot_log.SlotLog`.
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         #: The segment to append to, ``None`` if one has to be begun: others may be parts of copies, too.
         self._open: MemorySegment | None = None
         self._n_begun = self._n_codecs = 0
@@ -210,7 +212,8 @@ class MemoryLog:
     def free_unused(self) -> dict[int, SegmentUsage]:
         """Free the segments that no table refers to, except for the last one; return the references to the others."""
         counted = count_references(self._references(), [*self.segments])
-        self._keep_segments([number for number, usage in counted.items() if usage.n_references])
+        if not self.users:
+            self._keep_segments([number for number, usage in counted.items() if usage.n_references])
         # Without those that a handler of a signal has begun meanwhile.
         return {number: usage for number, usage in counted.items() if number in self.segments}
 
@@ -221,7 +224,7 @@ class MemoryLog:
         """
         usage = self._usage = self._measured(self.free_unused())
         used_nbytes = sum(each.nbytes for each in usage.values())
-        if self.nbytes > 2 * used_nbytes + MAX_UNUSED_NBYTES:
+        if self.nbytes > 2 * used_nbytes + MAX_UNUSED_NBYTES and not self.users:
             self._move_slots([n for n, each in usage.items() if 2 * each.nbytes < self.segment(n).next_offset])
         self.n_overwritten, self.n_until_check = 0, self._n_until_worth(usage.values())
 
@@ -254,34 +257,23 @@ class MemoryLog:
 
     def _move_slots(self, numbers: Sequence[int]) -> None:
         """Move the slots of some segments to new ones, those of a few segments at a time."""
-        usage, tables = self._usage, self._references()
+        tables = self._references()
         self._begin_segment()  # the last one may be among them
-        for group in _groups({number: usage[number].nbytes for number in numbers}):
-            copier = SlotCopier([self.segment(number) for number in group], sum(usage[n].n_parts for n in group))
-            for table in tables:
-                self._copy(copier, table)
-            # Not what could not be copied.
+        for group in _groups({number: self._usage[number].nbytes for number in numbers}):
+            references = np.concatenate([table[np.isin(table >> 32, group)] for table in tables])
+            copier = SlotCopier(self, self, self._refer_to_codec)
+            with contextlib.suppress(CorruptPayload):  # of a forged pickle: its segments stay as they are
+                old, new = copier.copy_distinct(references)
+                for table in tables:
+                    copying_kernels().replace_references(table, old, new)
+            del copier
             left = {number for number, each in count_references(tables, group).items() if each.n_references}
             self._keep_segments((self.segments.keys() - group) | left)
 
-    def _copy(self, copier: SlotCopier, references: NDArray[np.int64]) -> None:
-        """Copy slots to the last segment and further ones, and replace the references to them."""
-        first, target, codecs = 0, None, UNTRAINED
-        while first < len(references):
-            segment, room, at = self.reserve()
-            if segment is not target:
-                target, codecs = segment, UNTRAINED
-            segment.next_offset = room.size  # whatever interrupts this, nothing overwrites what is referred to
-            first, end, missing, detail = copier.copy(references, first, segment, at, codecs)
-            segment.next_offset = end
-            if missing == NO_CODEC:
-                if detail in self.codecs:
-                    self.append_codec(self.codecs[detail])
-                codecs = np.append(codecs, [[detail, detail]], axis=0)
-            elif missing == NO_ROOM and not end:
-                self.grow_last(detail)
-            elif missing == NO_ROOM or end >= self._full_at:
-                self._open = None
+    def _refer_to_codec(self, address: int) -> int:
+        """Refer to a codec of the log from the last segment; return its number, or 0 for one that is not trained."""
+        number = address & OFFSET
+        return self.append_codec(self.codec_at(address >> 32, number)) if number else 0
 
     def _keep_segments(self, numbers: Collection[int]) -> None:
         """Free all segments but some and the last one."""
@@ -305,11 +297,11 @@ class MemoryLog:
 
     def __getstate__(self) -> dict[str, Any]:
         self.free_unused()
-        return {**self.__dict__, "_open": None, "_tables": []}
+        return {**self.__dict__, "_open": None, "_tables": [], "users": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]  # 0.4.0 has no usage
-        self.__dict__.update(state, unpickled={*state["segments"]})
+        self.__dict__.update(state, unpickled={*state["segments"]}, users=weakref.WeakSet())
 
 
 def _groups(sizes: Mapping[int, int]) -> Iterator[list[int]]:

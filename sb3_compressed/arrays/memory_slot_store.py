@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, tables_nbytes
 from sb3_compressed.arrays.memory_log import MemoryLog
+from sb3_compressed.arrays.slot_reader import AcceptedCodec, accepted_codec
 from sb3_compressed.arrays.slot_store import SlotStore
-from sb3_compressed.arrays.slots import AcceptedCodec, Slot, accepted_codec
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.common.memory import return_freed_memory
 
@@ -27,8 +28,6 @@ class MemorySlotStore(SlotStore):
 
     is_in_memory = True
     log: MemoryLog
-    #: Whether the writer keeps Python objects of slots.
-    _has_cached = False
 
     def __init__(self, codec: Codec) -> None:
         super().__init__(MemoryLog(), accepted_codec(codec))
@@ -40,25 +39,14 @@ class MemorySlotStore(SlotStore):
     def free_unused(self, n_references: int | None = None) -> None:
         """Free the memory of slots that no table refers to; see :meth:`SlotStore.free_unused`."""
         log = self.log
-        if n_references is None or self._has_cached or log.n_overwritten >= log.n_until_check:
-            self._free_unused(is_forced=n_references is None)
+        if n_references is None or log.n_overwritten >= log.n_until_check:
+            log.compact()
+            self.reader.drop_cached(log.segments)  # which keeps the memory of segments alive
+            if freed := log.unpickled - log.segments.keys():
+                log.unpickled -= freed
+                return_freed_memory()
         if n_references:
             log.n_overwritten += n_references
-
-    def _free_unused(self, *, is_forced: bool) -> None:
-        self.writer.clear_cache()
-        self._has_cached = False
-        if is_forced or self.log.n_overwritten >= self.log.n_until_check:
-            self.log.compact()
-            self.reader.drop_cached(self.log.segments)  # which keeps the memory of segments alive
-            if freed := self.log.unpickled - self.log.segments.keys():
-                self.log.unpickled -= freed
-                return_freed_memory()
-
-    def write(self, slots: Sequence[Slot]) -> NDArray[np.int64]:
-        """Store slots; see :meth:`SlotStore.write`."""
-        self._has_cached = True
-        return super().write(slots)
 
     def nbytes(self, *tables: NDArray[Any]) -> int:
         """Return the memory of all slots and codecs, and of tables, in bytes."""
@@ -74,7 +62,7 @@ class MemorySlotStore(SlotStore):
 
     def estimate(self, tables: Sequence[NDArray[Any]], begin: int, n_rows: int, max_slots: int) -> MemoryEstimate:
         """Return the memory of tables; see :func:`~.memory_estimate.estimate_memory`."""
-        estimate = estimate_memory(self.load, tables, begin, n_rows, max_slots)
+        estimate = estimate_memory(partial(self.gather, n_frames=0), tables, begin, n_rows, max_slots)
         nbytes = self._nbytes(tables)  # without freeing what is unused, which depends on the size of tables
         return replace(estimate, nbytes=nbytes, loaded_nbytes=nbytes, codecs=tuple(self.codecs()))
 

@@ -131,6 +131,20 @@ class PayloadBatch:
         n_repeated = find_repeated(places, table, first, repeated, is_repeated)
         return is_repeated, first, repeated[:n_repeated]
 
+    def equals(self, other: PayloadBatch) -> NDArray[np.bool_]:
+        """Return which items were written and have the payloads of those of another batch of as many, by equal codecs.
+
+        Different payloads may decode to equal items, too; this is not found.
+        """
+        from sb3_compressed.arrays.payload_kernels import equal_items  # imports numba
+
+        same_codecs = np.array(
+            [[mine is theirs or mine == theirs for theirs in other.codecs] for mine in self.codecs], np.uint8
+        ).reshape(len(self.codecs), len(other.codecs))
+        result = np.zeros(self.n_items, np.uint8)
+        equal_items(self.payloads.places, self.offsets, other.payloads.places, other.offsets, same_codecs, result)
+        return result.view(np.bool_)
+
     def pack(self) -> PackedPayloads:
         """Return the batch for another process; payloads that items share are packed once.
 

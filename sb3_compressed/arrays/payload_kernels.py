@@ -6,7 +6,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.kernels.byte_kernels import INT, copy_bytes
+from sb3_compressed.kernels.byte_kernels import INT, common_length, copy_bytes
 from sb3_compressed.kernels.jit import (
     BYTE_ROWS,
     BYTES,
@@ -18,6 +18,7 @@ from sb3_compressed.kernels.jit import (
 __all__ = [
     "concatenate_payloads",
     "copy_repeated",
+    "equal_items",
     "find_repeated",
 ]
 
@@ -86,3 +87,35 @@ def concatenate_payloads(places: NDArray[np.int64], content: NDArray[np.uint8]) 
         length = places[k, 1]
         copy_bytes(places[k, 0], to, length, length)
         to += length
+
+
+@kernel(types.void, INT_ROWS, INTS, INT_ROWS, INTS, BYTE_ROWS, BYTES)
+def equal_items(
+    places: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    other_places: NDArray[np.int64],
+    other_offsets: NDArray[np.int64],
+    same_codecs: NDArray[np.uint8],
+    result: NDArray[np.uint8],
+) -> None:
+    """Find items of two batches that have equal payloads by equal codecs; different payloads may decode to equal items.
+
+    :param places: the address of each payload's bytes, their number, and the number of its codec, ``(n, 3)``
+    :param offsets: the index of the first payload of each item, and the number of payloads, ``(n_items + 1,)``
+    :param other_places: those of the other batch
+    :param other_offsets: those of the other batch, which has as many items
+    :param same_codecs: 1 for each codec of the batch, and each of the other one, that are equal
+    :param result: receives 1 for equal items that were written, else 0, ``(n_items,)``
+    """
+    for k in range(result.size):
+        n, shift = offsets[k + 1] - offsets[k], other_offsets[k] - offsets[k]
+        result[k] = n > 0 and n == other_offsets[k + 1] - other_offsets[k]
+        for index in range(offsets[k], offsets[k + 1]):
+            if not result[k]:
+                break
+            nbytes, other = places[index, 1], other_places[index + shift]
+            result[k] = (
+                other[1] == nbytes
+                and same_codecs[places[index, 2], other[2]] != 0
+                and common_length(places[index, 0], other[0], nbytes) == nbytes
+            )

@@ -55,9 +55,9 @@ def read_sequences(
     shape = (*rows.shape, *array.shape[2:])
     if isinstance(array, CompressedArray):
         array.require_same_stream(following)
-        references = array.slots[rows, envs]
+        references = array.references[rows, envs]
         if with_next:
-            references[ahead] = following.slots[next_index]
+            references[ahead] = following.references[next_index]
 
         def slot_of(position: int) -> tuple[int, int]:
             sequence, step = divmod(position, rows.shape[1])
@@ -85,7 +85,7 @@ def _is_consecutive(array: Any, next_array: Any, steps: SequenceSteps) -> bool:
     envs = steps.envs[sequence]
     index, next_index = (steps.rows[sequence, step + 1], envs), (steps.rows[sequence, step], envs)
     if isinstance(array, CompressedArray):  # mostly the same slot
-        differ = array.slots[index] != next_array.slots[next_index]
+        differ = array.references[index] != next_array.references[next_index]
         if not differ.any():
             return True
         index, next_index = ((row[differ], env[differ]) for row, env in (index, next_index))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "CHECKSUM_NBYTES",
+    "COPIED",
     "DAMAGED_PAYLOAD",
     "DAMAGED_SLOT",
     "ELSEWHERE",
@@ -32,5 +33,5 @@ TOO_MANY_PAYLOADS, NO_SEGMENT, INVALID_SLOT, DAMAGED_SLOT, DAMAGED_PAYLOAD = -1,
 """What :func:`~.slot_kernels.locate_stored` returns instead of a number of codecs."""
 ELSEWHERE = -1
 """What :func:`~.slot_kernels.append_rows` returns if slots that its items continue are not in the segment."""
-NO_ROOM, NO_CODEC = 1, 2
-"""What :func:`~.compaction_kernels.copy_slots` needs to continue."""
+COPIED, NO_ROOM, NO_CODEC = 0, 1, 2
+"""Why :func:`~.slot_copying_kernels.copy_slots` returned: all slots are copied, or it needs something to continue."""

@@ -22,7 +22,7 @@ from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
 from sb3_compressed.kernels.checksum_kernels import put_low_bytes, xxh64
 from sb3_compressed.kernels.jit import BYTES, INT_ROWS, INTS, READ_BYTES, helper, kernel, prefetch
 
-__all__ = ["append_rows", "locate_stored", "put_checksums"]
+__all__ = ["append_rows", "locate_stored"]
 
 
 @helper(INT, INT)
@@ -40,23 +40,6 @@ def uint32_at(address: int) -> int:
 def is_whole(address: int, nbytes: int, seed: np.uint64) -> bool:
     """Return whether the checksum at an address is that of the bytes after it, ``nbytes`` together."""
     return bool((xxh64(address + 4, nbytes - 4, seed) & np.uint64(OFFSET)) == np.uint64(uint32_at(address)))
-
-
-@kernel(types.void, BYTES, INTS, INTS, types.uint64)
-def put_checksums(
-    data: NDArray[np.uint8], bounds: NDArray[np.int64], seeds: NDArray[np.int64], segment_id: np.uint64
-) -> None:
-    """Write the checksum of each part of some bytes to its first 4 bytes.
-
-    :param bounds: where each part begins, and where the last one ends
-    :param seeds: the seed of each checksum, without the offset of the part in these bytes
-    :param segment_id: the id of the segment that the bytes are for, with which every seed is XORed
-    """
-    base = data.ctypes.data
-    for k in range(bounds.size - 1):
-        part = base + bounds[k]
-        word = xxh64(part + 4, bounds[k + 1] - bounds[k] - 4, np.uint64(seeds[k] + bounds[k]) ^ segment_id)
-        put_low_bytes(part, word, 4)
 
 
 @helper(types.void, INT, INT)

@@ -20,14 +20,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.slot_format import DAMAGED_PAYLOAD, INVALID_SLOT, SLOT_HEADER
 from sb3_compressed.codecs import Codec
 
-__all__ = ["NO_ADDRESSES", "REFERENCE", "SlotLog", "SlotSegment", "address_of", "slot_kernels"]
+__all__ = ["NO_ADDRESSES", "REFERENCE", "SlotLog", "SlotSegment", "address_of", "damage_of", "slot_kernels"]
 
 #: The dtype of addresses.
 REFERENCE = np.dtype(np.int64)
@@ -62,9 +64,11 @@ class SlotLog(Protocol):
     """What slots are written to: :class:`~.memory_log.MemoryLog` or :class:`~sb3_compressed.storage.log.Log`.
 
     :cvar checksum_nbytes: the bytes of the checksum with which each part begins, which is verified; 0 for none
+    :ivar users: what reads slots or appends some that nothing refers to yet: as long as one lives, nothing is freed
     """
 
     checksum_nbytes: int
+    users: WeakSet[Any]
 
     @property
     def segments(self) -> Mapping[int, SlotSegment]:
@@ -115,6 +119,26 @@ class SlotLog(Protocol):
 def address_of(segment: int, offset: int) -> int:
     """Return the position of a byte in a log as one integer."""
     return segment << 32 | offset
+
+
+def damage_of(log: SlotLog, problem: int, number: int, offset: int, n_frames: int = 0) -> str:
+    """Return a description of a problem that a kernel found.
+
+    :param problem: :data:`~.slot_format.INVALID_SLOT`, :data:`~.slot_format.DAMAGED_SLOT` or
+        :data:`~.slot_format.DAMAGED_PAYLOAD`
+    :param number: the number of the segment
+    :param offset: where the slot or payload begins
+    :param n_frames: the number of payloads that a slot must have, unless it has one; 0 for any number
+    """
+    segment = log.segment(number)
+    part = f"{log.name(number)}, the {'payload' if problem == DAMAGED_PAYLOAD else 'slot'} at byte {offset}"
+    if problem != INVALID_SLOT:
+        return f"{part}, is {'damaged' if offset < len(segment.bytes) else 'beyond the end of the file'}"
+    begin = offset + log.checksum_nbytes
+    n_payloads = int.from_bytes(segment.bytes[begin : begin + SLOT_HEADER].tobytes(), "little")
+    if n_frames and n_payloads not in (0, 1, n_frames):
+        return f"it has {n_payloads} payloads, and items have {n_frames} frames"
+    return f"{part}, is invalid"
 
 
 @cache

@@ -15,10 +15,10 @@ from sb3_compressed.arrays.decoding import decode, payload_kernels
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels
 from sb3_compressed.arrays.slot_log import REFERENCE, SlotLog, slot_kernels
-from sb3_compressed.arrays.slot_reader import SlotReader
+from sb3_compressed.arrays.slot_reader import AcceptedCodec, SlotReader
 from sb3_compressed.arrays.slot_writer import SlotWriter
-from sb3_compressed.arrays.slots import AcceptedCodec, Slot
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.errors import CorruptPayload
 
@@ -68,6 +68,7 @@ class SlotStore(ABC):
         slot_kernels()
         payload_kernels()
         compaction_kernels()
+        copying_kernels()
 
     @abstractmethod
     def watch(self, table: NDArray[np.int64]) -> None:
@@ -84,9 +85,9 @@ class SlotStore(ABC):
             the memory that may be unused is worth it; ``None`` to free it in any case
         """
 
-    def write(self, slots: Sequence[Slot]) -> NDArray[np.int64]:
-        """Store slots and return references to them, ``(n,)``; none is stored if this raises."""
-        return self.writer.write(slots)
+    def copier_from(self, source: SlotStore) -> SlotCopier:
+        """Return what copies slots of another store to this one, which accepts only those of its codec."""
+        return self.writer.copier(source.reader, self.codec)
 
     def read(
         self,
@@ -146,13 +147,6 @@ class SlotStore(ABC):
             is its position
         """
         return self.reader.gather(np.ascontiguousarray(references), n_frames, self.codec)
-
-    def load(self, references: NDArray[np.int64]) -> NDArray[Any]:
-        """Return slots as an object array ``(n,)``; payloads that they share are the same objects.
-
-        :raises CorruptPayload: if one is damaged; ``index`` is its position
-        """
-        return self.reader.load(references, self.codec)
 
     @abstractmethod
     def nbytes(self, *tables: NDArray[Any]) -> int:

@@ -295,7 +295,7 @@ class CompressedBuffer(BaseBuffer):
         nbytes: int = sum(array.nbytes for _, array in arrays if not isinstance(array, CompressedArray))
         for key in {key: None for key, array in arrays if isinstance(array, CompressedArray)}:
             same = [array for other, array in arrays if other == key]  # which share payloads
-            nbytes += same[0].store.nbytes(*[array.slots for array in same])
+            nbytes += same[0].store.nbytes(*[array.references for array in same])
         return nbytes
 
     @property

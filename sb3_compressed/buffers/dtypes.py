@@ -43,6 +43,7 @@ def find_buffer_dtypes(
         compaction_kernels,
         frame_dedup_kernels,
         payload_kernels,
+        slot_copying_kernels,
         slot_kernels,
     )
 

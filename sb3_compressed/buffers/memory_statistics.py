@@ -144,9 +144,9 @@ def _part(arrays: Sequence[Any], buffer: BaseBuffer, filled: float, max_slots: i
     first = arrays[0]
     if isinstance(first, CompressedArray):
         begin, n_rows = _written(buffer)
-        tables = [array.slots for array in arrays]
-        if first.slots.ndim == 1:  # a rollout while the network trains on it, of one axis
-            begin, n_rows, tables = 0, len(first.slots), [table[:, np.newaxis] for table in tables]
+        tables = [array.references for array in arrays]
+        if first.references.ndim == 1:  # a rollout while the network trains on it, of one axis
+            begin, n_rows, tables = 0, len(first.references), [table[:, np.newaxis] for table in tables]
         estimate = first.store.estimate(tables, begin, n_rows, max_slots)
         codec = first.codec
         if isinstance(codec, TrainableCodec) and codec not in estimate.codecs:
@@ -166,7 +166,7 @@ def _full_nbytes(arrays: Sequence[Any], part: MemoryEstimate, filled: float) -> 
     """
     fixed = sum(codec.nbytes for codec in part.codecs)
     if isinstance(arrays[0], CompressedArray):
-        fixed += tables_nbytes([array.slots for array in arrays])
+        fixed += tables_nbytes([array.references for array in arrays])
     return fixed + (part.nbytes - fixed) / filled if filled else fixed
 
 

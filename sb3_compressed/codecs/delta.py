@@ -296,17 +296,6 @@ class Delta(BytesCodec, TrainableCodec):
         """The dictionary of blocks of LZ4."""
         return self._lz4.dictionary
 
-    @staticmethod
-    def is_on_devices(payload: bytes) -> bool:
-        """Return whether a GPU can decode a payload."""
-        return coder_of(payload) not in ("zstd", "filter")
-
-    def uncompressed(self, payload: bytes, nbytes: int) -> bytes:
-        """Return a payload of the same frame, of ``nbytes`` bytes, which stores it uncompressed."""
-        frame = np.empty((1, nbytes), np.uint8)
-        self.decode_into([payload], frame)
-        return bytes([RAW_IN_C_ORDER]) + frame.tobytes()
-
     @property
     def uses_zstd(self) -> bool:
         """Whether payloads may be of zstd."""

@@ -193,7 +193,7 @@ def _continues(buffer: ReplayBuffer, rows: NDArray[np.int64], env: int) -> NDArr
     for ours, theirs in leaves(tree_map(lambda *arrays: arrays, buffer.observations, buffer.next_observations)):
         unknown = is_open[continues[is_open]]
         if isinstance(ours, CompressedArray) and isinstance(theirs, CompressedArray):  # nearly all share their slots
-            unknown = unknown[ours.slots[rows[unknown + 1], env] != theirs.slots[rows[unknown], env]]
+            unknown = unknown[ours.references[rows[unknown + 1], env] != theirs.references[rows[unknown], env]]
         for first in range(0, len(unknown), CHUNK_SIZE):
             some = unknown[first : first + CHUNK_SIZE]
             continues[some] = _are_equal(ours, rows[some + 1], theirs, rows[some], env)

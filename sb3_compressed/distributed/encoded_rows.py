@@ -6,8 +6,6 @@ frame occurs once; everything else are plain arrays.
 
 from __future__ import annotations
 
-import ctypes
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,9 +15,8 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.decoding import decode
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slots import Slot, slot_of
 from sb3_compressed.buffers.replay import CompressedReplay
-from sb3_compressed.codecs import Codec, TrainableCodec
+from sb3_compressed.codecs import Codec
 from sb3_compressed.distributed.block import Block
 from sb3_compressed.persistence.buffer_state import named_arrays
 
@@ -42,7 +39,7 @@ def block_of(buffer: CompressedReplay, rows: NDArray[np.int64]) -> Block:
         if not isinstance(array, CompressedArray):
             block.arrays[name] = array[rows]
         elif name.startswith(OBSERVATIONS):
-            slots = np.concatenate((array.slots[rows], all_arrays[f"next_{name}"].slots[rows]))
+            slots = np.concatenate((array.references[rows], all_arrays[f"next_{name}"].references[rows]))
             layouts[name] = layout = array.layout
             block.batches[name] = array.store.gather(slots.reshape(-1), 1 if layout is None else layout.n_frames)
     return block
@@ -104,8 +101,8 @@ class Stream:
 
     def __init__(self, block: Block, name: str, array: CompressedArray) -> None:
         self.name, self._array = name, array
-        #: Slots, or without them values, of which the first half are those of the observations.
-        self._slots: list[Slot] | None = None
+        #: Encoded items, or without them values, of which the first half are those of the observations.
+        self._batch: PayloadBatch | None = None
         n_rows, n_envs = self._shape = block.values["n_rows"], array.shape[1]
         if name not in block.batches:
             self._values = np.stack((block.arrays[name], block.arrays[f"next_{name}"]))
@@ -114,7 +111,7 @@ class Stream:
         if _accepts(array, batch.codecs, layout):
             if layout is not None and array.layout is None:
                 array.set_layout(layout)
-            self._slots = slots_of(batch)
+            self._batch = batch
             return
         values = np.empty((batch.n_items, *array.shape[2:]), stored_dtype(array))
         decode(batch, layout, values)
@@ -128,13 +125,13 @@ class Stream:
         array, (n_all, n_envs) = self._array, self._shape
         array.store.free_unused(2 * len(rows) * n_envs)
         references = array.store.new_table((len(rows), 2, n_envs))
-        if self._slots is None:
+        if self._batch is None:
             for number, row in enumerate(rows):
                 references[number] = array.encode_rows(*map(array.validated_row, self._values[:, row]))
             return references
-        begins = [half * n_all * n_envs + row * n_envs for row in rows for half in (0, 1)]
-        slots = [slot for begin in begins for slot in self._slots[begin : begin + n_envs]]
-        references[:] = array.store_slots(slots).reshape(references.shape)
+        halves = np.arange(2 * n_all * n_envs).reshape(2, n_all, n_envs)
+        items = halves[:, rows.start : rows.stop].swapaxes(0, 1)  # [rows, halves, envs]
+        references[:] = array.append_items(self._batch, items.flatten()).reshape(references.shape)
         return references
 
 
@@ -144,26 +141,6 @@ def _accepts(array: CompressedArray, codecs: Any, layout: FrameLayout | None) ->
     if not all(codec == accepted if isinstance(accepted, Codec) else type(codec) is accepted for codec in codecs):
         return False
     return layout is None or array.layout is None or layout == array.layout
-
-
-def slots_of(batch: PayloadBatch) -> list[Slot]:
-    """Return the items of a batch as slots in memory; payloads that they share are the same objects."""
-    places, codecs = batch.payloads.places, batch.codecs
-    objects: dict[tuple[int, int], bytes] = {}
-    payloads: list[bytes] = []
-    for address, length, writer in places.tolist():
-        key = address, writer
-        payload = objects.get(key)
-        if payload is None or len(payload) != length:
-            payload = objects[key] = ctypes.string_at(address, length)
-        payloads.append(payload)
-    writers = places[:, 2].tolist()
-    offsets = batch.offsets.tolist()
-    written_by = [codec if isinstance(codec, TrainableCodec) else None for codec in codecs]
-    return [
-        slot_of([written_by[writer] for writer in writers[begin:end]], payloads[begin:end])
-        for begin, end in pairwise(offsets)
-    ]
 
 
 def _formats_of(buffer: CompressedReplay) -> dict[str, Any]:

@@ -30,6 +30,7 @@ __all__ = [
     "READ_INTS",
     "READ_WORD_ROWS",
     "SHORT_INTS",
+    "UINT_ROWS",
     "byte_at",
     "bytes_at",
     "first_byte_of",
@@ -62,6 +63,8 @@ READ_INTS = types.Array(types.int64, 1, "C", readonly=True)
 """A contiguous vector of integers that a kernel reads; writable arrays are accepted as well."""
 INT_ROWS = types.Array(types.int64, 2, "C")
 """Rows of integers."""
+UINT_ROWS = types.Array(types.uint32, 2, "C")
+"""Rows of 32-bit integers without sign."""
 WORDS = types.Array(types.uint64, 1, "C")
 """A contiguous vector of words of 8 bytes."""
 READ_WORD_ROWS = types.Array(types.uint64, 2, "C", readonly=True)

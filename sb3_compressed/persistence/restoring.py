@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.config import abbreviate
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
-from sb3_compressed.persistence.checkpoint import BufferCheckpoint
+from sb3_compressed.persistence.checkpoint import BufferCheckpoint, rows_of_part
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.ring_resize import RingResize
 from sb3_compressed.persistence.sampler_state import (
@@ -36,10 +35,6 @@ from sb3_compressed.storage.metadata_schema import MAX_SPACE_NBYTES, METADATA, c
 from sb3_compressed.storage.spaces import space_from_data, space_nbytes
 
 __all__ = ["bind", "fit_arrays", "load_into", "require_buffer", "restore_values"]
-
-#: Rows that are loaded at a time, and how many bytes of vectors these may have.
-LOADED_ROWS = 4096
-MAX_LOADED_NBYTES = 32 << 20
 
 
 def bind(buffer: ReplayBufferLike, store: ArrayStore) -> None:
@@ -71,35 +66,38 @@ def load_into(buffer: ReplayBufferLike, store: ArrayStore) -> BufferCheckpoint:
     vectors = {key: array for key, array in first_arrays.items() if not isinstance(array, CompressedArray)}
     layouts = _layouts_of_vectors(store, values, vectors)
     dtypes = {key: np.dtype(store.metadata["streams"][key]["stored as"]) for key in vectors}
-    row_nbytes = max((math.prod(array.shape[1:]) * array.dtype.itemsize for array in vectors.values()), default=1)
-    n_rows = max(1, min(LOADED_ROWS, MAX_LOADED_NBYTES // max(row_nbytes, 1)))
+    n_rows = rows_of_part(first_arrays.values())
+    copiers = {
+        key: array.store.copier_from(store.slots)
+        for key, array in first_arrays.items()
+        if isinstance(array, CompressedArray)
+    }
     for first in range(0, buffer.buffer_size, n_rows):
         rows = slice(first, min(first + n_rows, buffer.buffer_size))
         for key, names in streams.items():
-            # Observations with their next observations, so that payloads that they share become one object again.
-            addresses = np.stack([arrays[name][rows] for name in names], axis=1)  # [rows, arrays, envs]
+            # Observations with their next observations, which share slots.
+            addresses = np.stack([arrays[name][rows] for name in names])
             if not addresses.any():
                 continue
             first_array = first_arrays[key]
-            if isinstance(first_array, CompressedArray):
-                slots = store.slots.for_codec(first_array.codec).load(addresses.reshape(-1))
-                references = first_array.store_slots([*slots]).reshape(addresses.shape)
-                for index, name in enumerate(names):
-                    ours[name].put_references(rows, references[:, index])
+            if key in copiers:
+                for name, references in zip(names, copiers[key].copy(addresses), strict=True):
+                    ours[name].put_references(rows, references)
                 continue
             encoder = FrameEncoder(first_array.shape[2:], dtypes[key], get_codec("none"), layouts.get(key))
             stored = np.empty((addresses.size, *encoder.item_shape), encoder.dtype)
             store.slots.for_codec(encoder.codec).read_into(stored, addresses.reshape(-1), encoder)
             items = cast_values(stored, first_array.dtype).reshape(*addresses.shape, *first_array.shape[2:])
-            for index, name in enumerate(names):
-                ours[name][rows] = items[:, index]
+            for name, loaded in zip(names, items, strict=True):
+                ours[name][rows] = loaded
+    copiers.clear()
     slotted = {name for names in streams.values() for name in names}
     for name, array in ours.items():
         if name not in slotted:
             copy_changed(arrays[name], array)
     for array in first_arrays.values():
         if isinstance(array, CompressedArray):
-            array.store.free_unused()  # what was there before, and what writing has cached
+            array.store.free_unused()  # what was there before
     restore_values(buffer, store, values)
     store.close_files()
     # Plain arrays do not store a layout, without which the slots in the folder could not be read later. What was

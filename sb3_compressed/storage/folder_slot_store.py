@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, tables_nbytes
+from sb3_compressed.arrays.slot_reader import accepted_codec
 from sb3_compressed.arrays.slot_store import SlotStore
-from sb3_compressed.arrays.slots import accepted_codec
 from sb3_compressed.codecs import Codec, TrainableCodec
 
 __all__ = ["FolderSlotStore"]
@@ -43,4 +44,7 @@ class FolderSlotStore(SlotStore):
 
     def estimate(self, tables: Sequence[NDArray[Any]], begin: int, n_rows: int, max_slots: int) -> MemoryEstimate:
         """Estimate the sizes of slots; see :meth:`.SlotStore.estimate`."""
-        return replace(estimate_memory(self.load, tables, begin, n_rows, max_slots), nbytes=tables_nbytes(tables))
+        return replace(
+            estimate_memory(partial(self.gather, n_frames=0), tables, begin, n_rows, max_slots),
+            nbytes=tables_nbytes(tables),
+        )

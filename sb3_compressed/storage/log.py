@@ -20,7 +20,8 @@ import re
 import secrets
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +76,8 @@ class Log:
         self.folder = folder.absolute()  # the working directory may change
         #: Memory for the next slots and payloads.
         self._reserved = np.empty(0, np.uint8)
+        #: See :class:`~.slot_log.SlotLog`.
+        self.users: WeakSet[Any] = WeakSet()
         #: The open segments, by number.
         self.segments: dict[int, Segment] = {}
         #: The ids of the segments that the state refers to or that follow its snapshot, by number.
@@ -354,9 +357,12 @@ class Log:
     def drop_segments(self, keep: Collection[int]) -> None:
         """Delete all segments except some, the newest snapshot and what follows it.
 
-        Those that readers have mapped stay readable. On Windows, their files are deleted after a later snapshot.
+        Those that readers have mapped stay readable. What cannot be deleted now is deleted after a later snapshot: all
+        while slots are copied, and on Windows files that are open.
         """
         self._check_writable()
+        if self.users:
+            return
         for number in {*self.segments, *self.ids, *segment_numbers(self.folder)}:
             if number not in keep and number < self._snapshot:
                 if number in self.segments:

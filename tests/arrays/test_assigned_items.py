@@ -129,7 +129,7 @@ def test_a_narrower_dtype() -> None:
     following = array.new_sharing_frames()
     array[:], following[:-1] = values, values[1:]
     assert np.array_equal(array, values.astype(np.float16))
-    assert following.slots[7, 0] == array.slots[8, 0]
+    assert following.references[7, 0] == array.references[8, 0]
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 4, 6), (3, 0, 4, 6), (3, 2, 0), (1, 1, 1)])

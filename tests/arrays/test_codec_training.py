@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gathering import loaded_slots
 from numpy.typing import NDArray
+from slot_objects import slots_at
 
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays import memory_log
@@ -61,7 +62,7 @@ def test_payloads_get_smaller_and_all_of_them_stay_readable(frame_stack: Any) ->
     write_rows(plain, stacks)
     assert array.nbytes < 0.75 * plain.nbytes
     newest, oldest = (
-        sum(len(part) for part in array.slots_at(row)[0][1:]) for row in (-1, 8)
+        sum(len(part) for part in slots_at(array, row)[0][1:]) for row in (-1, 8)
     )  # when the layout is known
     assert newest < 0.5 * oldest
 
@@ -124,8 +125,8 @@ def test_an_error_in_a_training_is_raised_once_by_the_write_that_trains() -> Non
     array = CompressedArray(stacks.shape, codec=Failing(), frame_stack=4, num_threads=2)
     with pytest.raises(RuntimeError, match="no memory"):
         write_rows(array, stacks)
-    n_rows = int(np.flatnonzero(array.slots[:, 0] == array.store.unwritten)[0])
-    assert array.slots_at(n_rows).tolist() == [None, None]
+    n_rows = int(np.flatnonzero(array.references[:, 0] == array.store.unwritten)[0])
+    assert slots_at(array, n_rows).tolist() == [None, None]
     twin = pickle.loads(pickle.dumps(array))
     for each in (array, twin):
         write_rows(each, stacks, n_rows)
@@ -168,7 +169,7 @@ def payload_sizes(array: CompressedArray, frames: NDArray[np.uint8]) -> NDArray[
     sizes = []
     for row, frame in enumerate(frames):
         array[row % len(array)] = frame
-        sizes += [len(slot[-1]) for slot in array.slots_at(row % len(array))]
+        sizes += [len(slot[-1]) for slot in slots_at(array, row % len(array))]
         if row % len(array) == len(array) - 1:
             np.testing.assert_array_equal(np.asarray(array), frames[row + 1 - len(array) : row + 1])
     return np.array(sizes)

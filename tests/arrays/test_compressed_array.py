@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
+from slot_objects import slots_at
 
 from arrays.pairs import ENVS, ROWS, assert_same_array
 from sb3_compressed import CompressedArray
@@ -204,10 +205,10 @@ def test_invalid_input_raises_and_changes_nothing(
         array, plain = array.new_sharing_frames(), np.zeros_like(plain)
     if isinstance(value, np.ndarray) and value.shape == (ENVS + 1, 4, 2, 3):
         index = 0
-    before, nbytes = array.slots.copy(), array.nbytes
+    before, nbytes = array.references.copy(), array.nbytes
     with pytest.raises(error, match=message):
         array[index] = value
-    assert (array.slots == before).all()
+    assert (array.references == before).all()
     assert array.nbytes == nbytes
     assert_same_array(array, plain)
 
@@ -219,7 +220,7 @@ def test_a_narrower_elem_type_clips_and_reads_in_the_dtype() -> None:
     array[0] = [-3, 7.9, 255, 1e9]
     assert_same_array(array[0], np.array([[0, 7, 255, 255]], np.float32))
     assert (array.dtype, array.elem_type) == (np.dtype("f4"), np.dtype("u1"))
-    assert array.slots_at(0)[0] == bytes([0, 7, 255, 255])
+    assert slots_at(array, 0)[0] == bytes([0, 7, 255, 255])
     with pytest.raises(TypeError, match="dtype <U1"):
         array[0] = "7"
 
@@ -368,7 +369,7 @@ def test_a_corrupt_payload_is_named_by_its_slot(codec: str, frame_stack: FrameSt
 
 def test_a_reference_to_a_missing_segment_is_named_by_its_slot() -> None:
     array, _ = filled_pair()
-    array.slots[2, 1] |= 99 << 32
+    array.references[2, 1] |= 99 << 32
     with pytest.raises(CorruptPayload, match=r"slot \(2, 1\): .*segment 99 in memory is missing"):
         array[2]
     with pytest.raises(CorruptPayload, match=r"slot \(2, 1\): .*segment 99 in memory is missing"):

@@ -15,6 +15,7 @@ from gathering import loaded_slots, payload_addresses
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from slot_objects import load_slots
 
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.encoding import FrameEncoder
@@ -214,7 +215,7 @@ def test_only_bit_identical_frames_are_shared(frame_stack: FrameStack, first: np
         items = np.array([[[first, first]], [[first, then]]], "<u4")
         array[0], array[1] = items.view("<f4")
         assert np.asarray(array).tobytes() == items.tobytes()
-        assert (array.slots[1, 0] == array.slots[0, 0]) == (first == then)
+        assert (array.references[1, 0] == array.references[0, 0]) == (first == then)
 
 
 @pytest.mark.parametrize(("frame_stack", "n_before"), [(4, 30), ("auto", 2), ("auto", 30)])
@@ -227,7 +228,7 @@ def test_a_pickled_pair_continues_to_share_independently(frame_stack: FrameStack
     other = pickle.loads(pickle.dumps(pair))
     other.assert_equal()
     for array in (other.obs, other.next_obs):
-        for row, env in np.argwhere(array.slots != array.store.unwritten).tolist():
+        for row, env in np.argwhere(array.references != array.store.unwritten).tolist():
             other.seen.update(payload_addresses(array, row, env))
     for step, (obs, next_obs, began) in enumerate(steps[n_before:], start=n_before):
         added = other.add(obs, next_obs)
@@ -353,4 +354,4 @@ def test_rows_of_another_size_with_the_same_strides_are_errors(wrong: str) -> No
     with pytest.raises(ValueError, match=r"rows must be of shape \(2, 4, 6\)"):
         deduplicator.encode_rows(store, *rows[wrong])
     [references] = deduplicator.encode_rows(store, row)
-    assert store.load(references).tolist() == [b"\1" * 24] * 2
+    assert load_slots(store, references).tolist() == [b"\1" * 24] * 2

@@ -149,16 +149,16 @@ def test_moved_slots_stay_shared() -> None:
     for step in range(400):
         for each, references in zip((array, following), array.encode_rows(rows[step], rows[step + 1]), strict=True):
             each.write_encoded(step, references)
-    before = array.slots.copy(), array.nbytes
-    is_shared = (following.slots[::20] == array.slots[1::20]).ravel()  # not where a segment begins
+    before = array.references.copy(), array.nbytes
+    is_shared = (following.references[::20] == array.references[1::20]).ravel()  # not where a segment begins
     assert is_shared.mean() > 0.5
     is_kept = np.arange(400) % 20 < 2
     array[~is_kept] = following[~is_kept] = 0
     assert array.nbytes < 0.7 * before[1]
-    assert (array.slots[is_kept] != before[0][is_kept]).mean() > 0.5
+    assert (array.references[is_kept] != before[0][is_kept]).mean() > 0.5
     np.testing.assert_array_equal(np.asarray(array)[is_kept], rows[:400][is_kept])
     np.testing.assert_array_equal(np.asarray(following)[is_kept], rows[1:][is_kept])
-    np.testing.assert_array_equal(following.slots[::20][is_shared], array.slots[1::20][is_shared])
+    np.testing.assert_array_equal(following.references[::20][is_shared], array.references[1::20][is_shared])
 
 
 def test_a_codec_is_freed_with_its_payloads() -> None:
@@ -290,7 +290,7 @@ def test_a_damaged_slot_stays_where_it_is() -> None:
     for row in range(60):
         array[row] = rows[row]
     segments = {segment.number: segment for segment in memory_segments(array)}
-    address = int(array.slots[10, 0])
+    address = int(array.references[10, 0])
     segments[address >> 32].bytes[address & 0xFFFFFFFF :][4:8] = 255  # where its first payload is
     for _ in range(3):
         for row in range(60):

@@ -56,7 +56,7 @@ def test_arrays_that_share_are_counted_together() -> None:
     other = array.new_sharing_frames()
     array[0] = other[0] = 1
     assert array.nbytes == other.nbytes > 3000
-    assert array.store.nbytes(array.slots, other.slots) == array.nbytes + other.slots.nbytes
+    assert array.store.nbytes(array.references, other.references) == array.nbytes + other.references.nbytes
 
 
 def test_codec_state_does_not_grow_with_the_number_of_slots() -> None:

@@ -36,7 +36,7 @@ def filled(codec: str) -> CompressedArray:
 
 
 def batch_of(array: CompressedArray, rows: Any = slice(None)) -> PayloadBatch:
-    return array.store.gather(array.slots[rows, 0].copy(), array.n_frames)
+    return array.store.gather(array.references[rows, 0].copy(), array.n_frames)
 
 
 def by_digest(codecs: Any) -> dict[bytes, Codec]:

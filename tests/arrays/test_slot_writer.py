@@ -4,90 +4,102 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from drawn_examples import FACTOR
 from interrupts import bytecodes, evenly, interrupt, interrupt_twice
+from numpy.typing import NDArray
+from slot_objects import Slot, batch_of, load_slots, write_slots
 
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.slot_store import SlotStore
-from sb3_compressed.arrays.slots import Slot
-from sb3_compressed.codecs import get_codec
+from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.log import Log
 
-CODEC = get_codec("zstd3")
+CODECS = [Delta(1), Delta(2)]
 
 
 def stacks(first: int, n: int) -> list[Slot]:
-    """Return the slots of consecutive stacks of 4 frames of 84 by 84 pixels."""
-    frames = np.random.default_rng(0).integers(0, 2, (first + n + 3, 84, 84), np.uint8)
-    payloads = CODEC.encode(frames)
-    return [tuple(payloads[index : index + 4]) for index in range(first, first + n)]
+    """Return slots of consecutive stacks of 4 frames, those after the fifth one by another codec."""
+    payloads = [np.random.default_rng(number).bytes(200) for number in range(first + n + 3)]
+    return [(CODECS[index > 5], *payloads[index : index + 4]) for index in range(first, first + n)]
+
+
+SLOTS = stacks(3, 6)
+BATCH = batch_of(SLOTS, 4)
+
+
+class Stores(NamedTuple):
+    """A store with some slots, and another one with those that are written to it."""
+
+    target: SlotStore
+    source: SlotStore
+    before: NDArray[np.int64]
+    written: NDArray[np.int64]
+
+    def copy(self) -> NDArray[np.int64]:
+        return self.target.copier_from(self.source).copy(self.written)
+
+    def append_items(self) -> NDArray[np.int64]:
+        return self.target.writer.append_items(BATCH, np.arange(len(SLOTS)))
+
+    def assert_can_be_written(self, write: Write) -> None:
+        """Assert that slots can be written, and that what was there before is unchanged."""
+        again, other = write(self), write_slots(self.target, stacks(100, 3))
+        assert [*load_slots(self.target, np.concatenate([self.before, again, other]))] == [
+            *stacks(0, 8),
+            *SLOTS,
+            *stacks(100, 3),
+        ]
+
+
+Write = Callable[[Stores], NDArray[np.int64]]
 
 
 @pytest.fixture(params=["memory", "folder"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], SlotStore]:
+def new_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Stores]:
+    """Return what creates stores, in memory, or a folder to which slots are copied from memory."""
     logs: list[Log] = []
 
-    def new() -> SlotStore:
-        if request.param == "memory":
-            return MemorySlotStore(CODEC)
-        for log in logs:
-            log.close()
-        logs[:] = [Log.create(tmp_path / "log", overwrite=True)]
-        return FolderSlotStore(logs[0])
+    def new() -> Stores:
+        target: SlotStore = MemorySlotStore(CODECS[0])
+        if request.param == "folder":
+            for log in logs:
+                log.close()
+            logs[:] = [Log.create(tmp_path / "log", overwrite=True)]
+            target = FolderSlotStore(logs[0])
+        source = MemorySlotStore(CODECS[0])
+        tables = [store.new_table((n,)) for store, n in ((target, 8), (source, len(SLOTS)))]
+        tables[0][:], tables[1][:] = write_slots(target, stacks(0, 8)), write_slots(source, SLOTS)
+        return Stores(target, source, *tables)
 
     return new
 
 
-def with_some_slots(new_store: Callable[[], SlotStore]) -> SlotStore:
-    store = new_store()
-    store.write(stacks(0, 8))
-    return store
+WRITES = pytest.mark.parametrize("write", [Stores.copy, Stores.append_items])
 
 
-def assert_can_be_written(store: SlotStore, slots: list[Slot]) -> None:
-    other = stacks(100, 3)
-    written = [*slots, *other, *slots]
-    references = [*store.write(slots), *store.write(other), *store.write(slots)]
-    assert [*store.load(np.array(references))] == written
-
-
-def test_an_interrupted_write_can_be_repeated(new_store: Callable[[], SlotStore]) -> None:
-    slots = stacks(7, 6)  # of some frames that were written before
-    store = with_some_slots(new_store)
-    found = bytecodes(lambda: store.write(slots))
+@WRITES
+def test_an_interrupted_write_can_be_repeated(write: Write, new_stores: Callable[[], Stores]) -> None:
+    stores = new_stores()
+    found = bytecodes(lambda: write(stores))
     for at in evenly(found, 60 if FACTOR is None else len(found)):
-        store = with_some_slots(new_store)
-        interrupt(lambda: store.write(slots), at)  # noqa: B023  # it is called at once
-        assert_can_be_written(store, slots)
+        stores = new_stores()
+        interrupt(lambda: write(stores), at)  # noqa: B023  # it is called at once
+        stores.assert_can_be_written(write)
 
 
-def test_a_write_that_is_interrupted_twice_can_be_repeated(new_store: Callable[[], SlotStore]) -> None:
-    slots = stacks(7, 6)
-    store = with_some_slots(new_store)
-    found = bytecodes(lambda: store.write(slots))
+@WRITES
+def test_a_write_that_is_interrupted_twice_can_be_repeated(write: Write, new_stores: Callable[[], Stores]) -> None:
+    stores = new_stores()
+    found = bytecodes(lambda: write(stores))
     for at in evenly(found, 60 if FACTOR is None else len(found)):
         n_calls, is_reached = 0, True
         while is_reached:
             n_calls += 1
-            store = with_some_slots(new_store)
-            is_reached = interrupt_twice(lambda: store.write(slots), at, n_calls)  # noqa: B023
-            assert_can_be_written(store, slots)
-
-
-@pytest.mark.parametrize("n_frames", [4, 20, 64])
-def test_frames_of_the_stacks_before_are_not_written_again(n_frames: int, new_store: Callable[[], SlotStore]) -> None:
-    """Whether one object or two has them, as two that were read by different calls have."""
-    payloads = CODEC.encode(np.random.default_rng(0).integers(0, 256, (300, 8, 8), np.uint8))
-    store = new_store()
-    store.write([tuple(payloads[:n_frames])])
-    begin = store.log.last.next_offset
-    n_slots = 300 - n_frames
-    for index in range(1, n_slots + 1):
-        store.write([tuple(bytes(bytearray(payload)) for payload in payloads[index : index + n_frames])])
-    nbytes = store.log.last.next_offset - begin
-    headers = n_slots * (40 + 8 + 8 + 4 * n_frames)  # at most: of a record, a payload and a slot
-    assert nbytes <= sum(map(len, payloads[n_frames:])) + headers
+            stores = new_stores()
+            is_reached = interrupt_twice(lambda: write(stores), at, n_calls)  # noqa: B023
+            stores.assert_can_be_written(write)

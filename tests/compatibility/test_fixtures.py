@@ -28,6 +28,7 @@ from sb3_compressed import (
     save_checkpoint,
 )
 from sb3_compressed.datasets import trajectories
+from sb3_compressed.errors import StorageError
 from sb3_compressed.recording import RecordBuffer
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -55,9 +56,17 @@ def name_of(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-def fixtures(*patterns: str) -> pytest.MarkDecorator:
-    """Parametrise a test with the files of all releases."""
+def is_refused(path: Path) -> bool:
+    """Return whether a file is a pickle whose compressed arrays were stored as objects."""
+    if not path.name.endswith(".pkl.xz") or b"CompressedArray" not in lzma.decompress(path.read_bytes()):
+        return False
+    return "-v0.4" not in path.relative_to(FIXTURES).parts[0] or name_of(path).endswith("-of-folder")
+
+
+def fixtures(*patterns: str, refused: bool = False) -> pytest.MarkDecorator:
+    """Parametrise a test with the files of all releases that are loaded, or with those that are refused."""
     paths = [path for release in RELEASES for pattern in patterns for path in sorted(release.glob(pattern))]
+    paths = [path for path in paths if is_refused(path) == refused]
     assert paths, f"there are no fixtures {patterns} in {FIXTURES}"
     return pytest.mark.parametrize("path", paths, ids=lambda path: path.relative_to(FIXTURES).as_posix())
 
@@ -163,6 +172,13 @@ def test_replay_buffers_pickled_by_earlier_versions_load(path: Path, tmp_path: P
     _, again = loaded_by_sb3(tmp_path / "again.pkl", case)
     assert_contains(again, expected)
     assert_goes_on(again, case, expected)
+
+
+@fixtures("replay/*.pkl.xz", "mixed/*.pkl.xz", "rollout/*.pkl.xz", "objects/array-*.pkl.xz", refused=True)
+def test_pickles_with_slots_as_objects_are_refused(path: Path) -> None:
+    require_versions(path)
+    with pytest.raises(StorageError, match=r"version 0\.3 or earlier, or of an array in a folder of version 0\.4"):
+        pickle.loads(lzma.decompress(path.read_bytes()))
 
 
 @fixtures("checkpoints/*.tar.xz")

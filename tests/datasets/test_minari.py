@@ -115,12 +115,12 @@ def test_the_recipe_of_the_faq_gives_d3rlpy_all_transitions(
 
 def test_nothing_is_left_of_an_export_that_fails(stream: Stream, tmp_path: Path) -> None:
     buffer = filled(stream, compression_method="zstd3", frame_stack=4)
-    whole = buffer.observations.slots[40, 0]
+    whole = buffer.observations.references[40, 0]
     damage(buffer.observations, 40, 0)
     with pytest.raises(CorruptPayload):
         export_minari(buffer, "test/failed-v0", progress_bar=False)
     assert not [*tmp_path.rglob("failed-v0")]
-    buffer.observations.slots[40, 0] = whole
+    buffer.observations.references[40, 0] = whole
     export_minari(buffer, "test/failed-v0", progress_bar=False)
     with pytest.raises(ValueError, match="failed-v0"):
         export_minari(buffer, "test/failed-v0", progress_bar=False)

@@ -208,12 +208,12 @@ def test_what_a_ring_receives_need_not_stay_in_memory() -> None:
 def test_a_full_disk_leaves_a_ring_as_it_was(tmp_path: Path) -> None:
     sender = Sender("dict", 50, folder=tmp_path / "ring", compression_method={"image": "none"})
     sender.send(30)
-    end = sender.ring._storage.store.log.last.end
+    log = sender.ring._storage.store.log
     rows = sender.received(30)
     n_failed = 0
     for room in range(0, 20_000_000, 100_000):
         try:
-            with full_disk(end + room):
+            with full_disk(log.last.end + room):  # what was written of a part of the rows stays in the file, unused
                 append_rows(sender.ring, rows)
             break
         except OSError:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from slot_objects import Slot, load_slots
 
+from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.slot_reader import SlotReader
-from sb3_compressed.arrays.slots import Slot
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
@@ -70,7 +71,16 @@ def _with_each_codec_once(slot: Slot) -> Slot:
 
 Read = Callable[[SlotReader, NDArray[np.int64]], Any]
 
+
+def copied(reader: SlotReader, addresses: NDArray[np.int64]) -> Any:
+    """Return slots of ``Delta`` after copying them to memory."""
+    memory = MemorySlotStore(CODECS[0])
+    table = memory.new_table(addresses.shape)
+    table[:] = memory.writer.copier(reader, memory.codec).copy(addresses)
+    return load_slots(memory, table)
+
+
 READERS: dict[str, Read] = {
-    "load": lambda reader, addresses: reader.load(addresses),
+    "copy": copied,
     "gather": lambda reader, addresses: reader.gather(addresses, 2),
 }

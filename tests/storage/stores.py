@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from slot_objects import load_slots, write_slots
 
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
@@ -54,7 +55,7 @@ def commit_number(store: ArrayStore, number: int, nbytes: int = 300) -> None:
     store.arrays["numbers"][row] = number
     store.arrays["flags"][...] = number % 2 == 1
     payloads = [number.to_bytes(4, "little") * (nbytes // 8) for _ in range(2)]
-    store.arrays["table"][row] = store.slots.write([(CODECS[0], payload) for payload in payloads])
+    store.arrays["table"][row] = write_slots(store.slots, [(CODECS[0], payload) for payload in payloads])
     store.commit([(RING_ROWS, row, row + 1), ("flags", 0, N_ROWS)], values_of(number), {"": CODECS[0]})
 
 
@@ -68,7 +69,7 @@ def assert_consistent(store: ArrayStore, nbytes: int = 300) -> int:
     for old in range(max(number - N_ROWS + 1, 1), number + 1):
         row = (old - 1) % N_ROWS
         assert store.arrays["numbers"][row].tolist() == [old] * 3
-        slots = store.slots.load(store.arrays["table"][row])
+        slots = load_slots(store.slots, store.arrays["table"][row])
         assert [slot[1] for slot in slots] == [old.to_bytes(4, "little") * (nbytes // 8)] * 2
         store.slots.gather(store.arrays["table"][row], 1)
     assert store.arrays["flags"].all() == store.arrays["flags"].any() == (number % 2 == 1)
@@ -93,7 +94,7 @@ def commit_tiny(store: ArrayStore, number: int) -> None:
     n_rows = store.n_ring_rows
     row = (number - 1) % n_rows
     store.arrays["numbers"][row] = number
-    store.arrays["table"][row] = store.slots.write([b"%d" % number * 3])
+    store.arrays["table"][row] = write_slots(store.slots, [b"%d" % number * 3])
     store.commit([(RING_ROWS, row, row + 1)], {"pos": number % n_rows, "number": number}, {})
 
 

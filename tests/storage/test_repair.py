@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drawn_examples import FACTOR
+from slot_objects import load_slots
 
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.array_store import ArrayStore
@@ -52,7 +53,7 @@ def assert_correct(store: ArrayStore, n_rows: int = 4) -> list[int]:
         row = (number - 1) % n_rows
         if not is_lost[row]:
             assert store.arrays["numbers"][row] == number
-            assert store.slots.load(store.arrays["table"][row]).tolist() == [b"%d" % number * 3]
+            assert load_slots(store.slots, store.arrays["table"][row]).tolist() == [b"%d" % number * 3]
             kept.append(number)
     return kept
 
@@ -181,7 +182,7 @@ def test_repaired_store_accepts_further_commits(tmp_path: Path) -> None:
     damaged.close()
     store = ArrayStore.open(tmp_path)
     assert store.arrays["numbers"].tolist() == [9, 10, 7, 8]
-    assert store.slots.load(store.arrays["table"][:, 0]).tolist() == [b"%d" % k * 3 for k in (9, 10, 7, 8)]
+    assert load_slots(store.slots, store.arrays["table"][:, 0]).tolist() == [b"%d" % k * 3 for k in (9, 10, 7, 8)]
     store.close()
     assert verify(tmp_path) == []
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from slot_objects import load_slots
 
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import verification
@@ -47,7 +48,7 @@ def test_damaged_slots_are_listed_by_address(at_once: int, tmp_path: Path, monke
     found = damaged_slots(store, "table")
     assert sorted(found) == sorted(store.arrays["table"][[1, 2, 8], 0].tolist())
     assert all(str(path) in line for line in found.values())
-    assert store.slots.load(np.setdiff1d(store.arrays["table"], [*found])).all()
+    assert load_slots(store.slots, np.setdiff1d(store.arrays["table"], [*found])).all()
     store.close()
 
 

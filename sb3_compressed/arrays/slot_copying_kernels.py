@@ -1,0 +1,295 @@
+"""Kernels that copy slots with their payloads to a segment, and replace references to them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from sb3_compressed.arrays.slot_format import (
+    COPIED,
+    DAMAGED_PAYLOAD,
+    DAMAGED_SLOT,
+    INVALID_SLOT,
+    NO_CODEC,
+    NO_ROOM,
+    OFFSET,
+    PAYLOAD_HEADER,
+    SLOT_HEADER,
+    SLOT_SEED,
+)
+from sb3_compressed.arrays.slot_kernels import is_whole, put_checksum, put_uint32, uint32_at
+from sb3_compressed.kernels.byte_kernels import INT, copy_bytes
+from sb3_compressed.kernels.jit import INT_ROWS, INTS, UINT_ROWS, helper, kernel
+
+__all__ = ["append_items", "copy_slots", "replace_references"]
+
+#: No two slots or payloads begin in the same 8 bytes: each is at least as large.
+PART_SHIFT = 3
+
+
+@helper(INT, INT, INT, INT, INT, types.uint64)
+def payload_nbytes(segment: int, size: int, begin: int, skipped: int, segment_id: np.uint64) -> int:
+    """Return the number of bytes of the payload at an offset of a segment, -1 if it is damaged.
+
+    :param segment: the address of the segment in memory
+    :param size: its number of bytes
+    :param begin: the offset
+    :param skipped: bytes of the checksum before a payload, which is verified, 0 for none
+    :param segment_id: the id of the segment
+    """
+    header = skipped + PAYLOAD_HEADER
+    if begin + header > size:
+        return -1
+    nbytes = uint32_at(segment + begin + skipped)
+    if begin + header + nbytes > size:
+        return -1
+    if skipped and not is_whole(segment + begin, header + nbytes, np.uint64(begin) ^ segment_id):
+        return -1
+    return nbytes
+
+
+@helper(INT, INT_ROWS, INT)
+def target_codec(codecs: NDArray[np.int64], codec: int) -> int:
+    """Return what payloads refer to as their codec in the target, -1 if that is not known yet."""
+    target = -1
+    for row in range(len(codecs)):
+        if codecs[row, 0] == codec:
+            target = codecs[row, 1]
+    return target
+
+
+@helper(INT, UINT_ROWS, INT)
+def copied_to(copied: NDArray[np.uint32], offset: int) -> int:
+    """Return the offset of the copy of a slot or a payload, -1 if there is none."""
+    row = (offset >> PART_SHIFT) & (len(copied) - 1)
+    if np.int64(copied[row, 0]) != offset + 1:
+        return -1
+    target: int = np.int64(copied[row, 1])
+    return target
+
+
+@helper(types.void, UINT_ROWS, INT, INT)
+def record_copy(copied: NDArray[np.uint32], offset: int, target: int) -> None:
+    """Record the offset of the copy of a slot or a payload."""
+    row = (offset >> PART_SHIFT) & (len(copied) - 1)
+    copied[row, 0], copied[row, 1] = offset + 1, target
+
+
+@kernel(INT, INTS, INT, INTS, INTS, INT_ROWS, INTS, UINT_ROWS, INTS)
+def copy_slots(
+    slots: NDArray[np.int64],
+    first: int,
+    references: NDArray[np.int64],
+    source: NDArray[np.int64],
+    codecs: NDArray[np.int64],
+    target: NDArray[np.int64],
+    copied: NDArray[np.uint32],
+    state: NDArray[np.int64],
+) -> int:
+    """Verify and copy slots of one segment to the end of another one, with their payloads.
+
+    What was copied already is referred to. Nothing of a slot is written unless all of it can be.
+
+    :param slots: addresses of slots of one segment, ``(n,)``
+    :param first: the slot to begin with
+    :param references: receives the addresses of the copies, ``(n,)``
+    :param source: the segment: its address in memory, its number of bytes, the bits of its id, and the bytes of the
+        checksums before its slots and payloads, 0 for none, ``(4,)``
+    :param codecs: what payloads refer to as their codec in the source, and in the target, ``(n_codecs, 2)``
+    :param target: the address of memory for the copies, its number of bytes, the offset in the segment that its first
+        byte will have, the bits of the id of the segment, the bytes of its checksums, and its number, ``(6,)``
+    :param copied: the offset plus 1 of each slot and payload in the source, and its offset in the target; zeros at
+        first, ``(m, 2)``. ``m`` is a power of two; if the source has more than ``8 * m`` bytes, payloads that are
+        further apart may be copied twice
+    :param state: receives the number of bytes that were written; why the next slot was not copied: :data:`COPIED` if
+        all are, :data:`NO_ROOM`, :data:`NO_CODEC`, :data:`INVALID_SLOT`, :data:`DAMAGED_SLOT` or
+        :data:`DAMAGED_PAYLOAD`; and how many bytes it needs, which codec it has, or the offset of the damage, ``(3,)``
+    :return: the slot to continue with, ``n`` after the last one
+    """
+    segment, size, source_id, skipped = source[0], source[1], np.uint64(source[2]), source[3]
+    output, room, start, target_id, prefix = target[0], target[1], target[2], np.uint64(target[3]), target[4]
+    number = target[5] << 32
+    at = 0
+    state[0], state[1], state[2] = 0, COPIED, 0
+    for k in range(first, slots.size):
+        offset = slots[k] & OFFSET
+        copy = copied_to(copied, offset)
+        if copy >= 0:
+            references[k] = number | copy
+            continue
+        header = skipped + SLOT_HEADER
+        state[1], state[2] = DAMAGED_SLOT, offset
+        if offset + header > size:
+            return k
+        n = uint32_at(segment + offset + skipped)
+        if offset + header + 4 * n > size:
+            return k
+        if skipped and not is_whole(segment + offset, header + 4 * n, np.uint64(offset + SLOT_SEED) ^ source_id):
+            return k
+        if n < 1:
+            state[1] = INVALID_SLOT
+            return k
+        numbers = segment + offset + header
+        needed = prefix + SLOT_HEADER + 4 * n  # at most, since some payloads may be copied already
+        for index in range(n):
+            begin = uint32_at(numbers + 4 * index)
+            if copied_to(copied, begin) >= 0:
+                nbytes = uint32_at(segment + begin + skipped)
+            else:
+                nbytes = payload_nbytes(segment, size, begin, skipped, source_id)
+                if nbytes < 0:
+                    state[1], state[2] = DAMAGED_PAYLOAD, begin
+                    return k
+                codec = uint32_at(segment + begin + skipped + 4)
+                if target_codec(codecs, codec) < 0:
+                    state[1], state[2] = NO_CODEC, codec
+                    return k
+            needed += prefix + PAYLOAD_HEADER + nbytes
+        if at + needed > room:
+            state[1], state[2] = NO_ROOM, needed
+            return k
+        # The slot follows its payloads; until they are written, its numbers are at the end of the room that it needs.
+        found = output + at + needed - 4 * n
+        for index in range(n):
+            begin = uint32_at(numbers + 4 * index)
+            copy = copied_to(copied, begin)
+            if copy < 0:
+                copy = start + at
+                to, payload = output + at, segment + begin + skipped
+                nbytes = uint32_at(payload)
+                put_uint32(to + prefix, nbytes)
+                put_uint32(to + prefix + 4, target_codec(codecs, uint32_at(payload + 4)))
+                copy_bytes(payload + PAYLOAD_HEADER, to + prefix + PAYLOAD_HEADER, nbytes, nbytes)
+                if prefix:
+                    put_checksum(to, prefix + PAYLOAD_HEADER + nbytes, np.uint64(copy) ^ target_id)
+                at += prefix + PAYLOAD_HEADER + nbytes
+                record_copy(copied, begin, copy)
+            put_uint32(found + 4 * index, copy)
+        copy = start + at
+        put_uint32(output + at + prefix, n)
+        copy_bytes(found, output + at + prefix + SLOT_HEADER, 4 * n, 4 * n)
+        if prefix:
+            put_checksum(output + at, prefix + SLOT_HEADER + 4 * n, np.uint64(copy + SLOT_SEED) ^ target_id)
+        at += prefix + SLOT_HEADER + 4 * n
+        record_copy(copied, offset, copy)
+        references[k] = number | copy
+        state[0] = at
+    state[1], state[2] = COPIED, 0
+    return slots.size
+
+
+@helper(types.boolean, INTS, INTS, INT, INT)
+def have_same_payloads(first_same: NDArray[np.int64], offsets: NDArray[np.int64], item: int, other: int) -> bool:
+    """Return whether two items of a batch have the same payloads."""
+    index, end, shift = offsets[item], offsets[item + 1], offsets[other] - offsets[item]
+    while index < end and first_same[index] == first_same[index + shift]:
+        index += 1
+    return bool(index == end == offsets[other + 1] - shift)
+
+
+@kernel(INT, INTS, INT, INTS, INT_ROWS, INTS, INTS, INTS, INTS, INT_ROWS, INTS)
+def append_items(
+    items: NDArray[np.int64],
+    first: int,
+    references: NDArray[np.int64],
+    places: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    first_same: NDArray[np.int64],
+    codecs: NDArray[np.int64],
+    target: NDArray[np.int64],
+    written: NDArray[np.int64],
+    state: NDArray[np.int64],
+) -> int:
+    """Write items of a batch of payloads to the end of a segment as slots, what is the same once.
+
+    :param items: the numbers of the items in the batch, ``(n,)``
+    :param first: which of them to begin with
+    :param references: receives the addresses of the slots, 0 for items without payloads, ``(n,)``
+    :param places: the address of each payload's bytes, their number, and the number of its codec, ``(n_payloads, 3)``
+    :param offsets: the index of the first payload of each item, and the number of payloads, ``(n_items + 1,)``
+    :param first_same: for each payload the index of the first one that is the same, ``(n_payloads,)``
+    :param codecs: what payloads refer to as their codec in the segment, by its number in the batch
+    :param target: as for :func:`copy_slots`
+    :param written: -1 before the first call for a segment; by the index of a payload, where it is in the segment, and
+        the last item that begins with it, by its number and where its slot is, ``(n_payloads, 3)``
+    :param state: receives the number of bytes that were written; :data:`COPIED` if all are, or :data:`NO_ROOM`; and
+        how many bytes the next item needs, ``(3,)``
+    :return: which item to continue with, ``n`` after the last one
+    """
+    output, room, start, target_id, prefix = target[0], target[1], target[2], np.uint64(target[3]), target[4]
+    number = target[5] << 32
+    at = 0
+    state[0], state[1], state[2] = 0, COPIED, 0
+    for k in range(first, items.size):
+        item = items[k]
+        begin, n = offsets[item], offsets[item + 1] - offsets[item]
+        if n == 0:
+            references[k] = 0
+            continue
+        first_payload = first_same[begin]
+        other = written[first_payload, 1]
+        if other >= 0 and have_same_payloads(first_same, offsets, item, other):
+            references[k] = number | written[first_payload, 2]
+            continue
+        slot_nbytes = prefix + SLOT_HEADER + 4 * n
+        needed = slot_nbytes
+        for index in range(begin, begin + n):
+            needed += prefix + PAYLOAD_HEADER + places[index, 1] if written[first_same[index], 0] < 0 else 0
+        if at + needed > room:
+            state[1], state[2] = NO_ROOM, needed
+            return k
+        for index in range(begin, begin + n):
+            same = first_same[index]
+            if written[same, 0] >= 0:
+                continue
+            to, nbytes = output + at, places[index, 1]
+            written[same, 0] = start + at
+            put_uint32(to + prefix, nbytes)
+            put_uint32(to + prefix + 4, codecs[places[index, 2]])
+            copy_bytes(places[index, 0], to + prefix + PAYLOAD_HEADER, nbytes, nbytes)
+            if prefix:
+                put_checksum(to, prefix + PAYLOAD_HEADER + nbytes, np.uint64(start + at) ^ target_id)
+            at += prefix + PAYLOAD_HEADER + nbytes
+        slot = start + at
+        to = output + at + prefix + SLOT_HEADER
+        put_uint32(to - SLOT_HEADER, n)
+        for index in range(n):
+            put_uint32(to + 4 * index, written[first_same[begin + index], 0])
+        if prefix:
+            put_checksum(output + at, slot_nbytes, np.uint64(slot + SLOT_SEED) ^ target_id)
+        at += slot_nbytes
+        written[first_payload, 1], written[first_payload, 2] = item, slot
+        references[k] = number | slot
+        state[0] = at
+    return items.size
+
+
+@kernel(INT, INTS, INTS, INTS)
+def replace_references(table: NDArray[np.int64], old: NDArray[np.int64], new: NDArray[np.int64]) -> int:
+    """Replace references in a table, in one call, whatever interrupts its caller.
+
+    :param table: references to slots, ``(n,)``; those that are not among the old ones stay as they are
+    :param old: those that are replaced, sorted, ``(m,)``
+    :param new: what replaces them, ``(m,)``
+    :return: the number of references that were replaced
+    """
+    n_replaced = at = 0
+    for k in range(table.size):
+        reference = table[k]
+        if at + 1 < old.size and old[at + 1] == reference:  # mostly the next one
+            at += 1
+        elif not (at < old.size and old[at] == reference):
+            low, high = 0, old.size
+            while low < high:
+                middle = (low + high) // 2
+                if old[middle] < reference:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low == old.size or old[low] != reference:
+                continue
+            at = low
+        table[k] = new[at]
+        n_replaced += 1
+    return n_replaced
