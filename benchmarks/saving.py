@@ -5,6 +5,7 @@
 
 - ``checkpoint``: our buffer in memory; a full ``save_checkpoint``, another after a tenth more transitions, and
   ``load_checkpoint``;
+- ``large``: the same with ten times the transitions, the recording repeated, beside writing as many bytes;
 - ``storage``: our buffer in a folder; ``add``, ``sample`` with a warm and a cold page cache, and resuming;
 - ``SB3``: SB3's buffer, saved and loaded in full as by ``save_replay_buffer``;
 - ``torchrl:tensors`` and ``torchrl:list``: TorchRL's ``LazyTensorStorage`` and ``CompressedListStorage`` with their
@@ -22,7 +23,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,10 @@ from sb3_compressed.step import Step
 TITLE = "Saving and loading"
 N_ENVS = 4
 SOURCE, SIZE, SMOKE_SIZE, INCREMENT = "MsPacman", 30_000, 800, 1 / 10
-CHECKPOINT, STORAGE, PICKLE = "checkpoint", "storage", "SB3"
-METHODS = [CHECKPOINT, STORAGE, PICKLE, "torchrl:tensors", "torchrl:list", "torchrl:flat", "torchrl:h5"]
+CHECKPOINT, LARGE, STORAGE, PICKLE = "checkpoint", "large", "storage", "SB3"
+METHODS = [CHECKPOINT, LARGE, STORAGE, PICKLE, "torchrl:tensors", "torchrl:list", "torchrl:flat", "torchrl:h5"]
+#: How often ``large`` repeats the recording.
+LAPS = 10
 #: Fields of a transition that CompressedListStorage stores.
 LIST_FIELDS = ["observation", "action", "next_observation", "next_reward", "next_done"]
 NAMES = {
@@ -69,6 +72,8 @@ def measure(name: str, size: int) -> Measurement:
             return _pickle(recording, steps, rows, folder)
         if name == CHECKPOINT:
             return _checkpoint(recording, steps, rows, increment, folder)
+        if name == LARGE:
+            return _large(recording, rows * LAPS, increment * LAPS, folder)
         return _storage(recording, steps, rows, increment, folder)
 
 
@@ -85,6 +90,32 @@ def _checkpoint(recording: Recording, steps: Iterator[Step], rows: int, incremen
     result["increment"] = timed(buffer.save_checkpoint, folder / "saved")
     result["load"] = timed(load_checkpoint, folder / "saved")
     return result
+
+
+def _large(recording: Recording, rows: int, increment: int, folder: Path) -> Measurement:
+    """Return the seconds of saves and of a load relative to those of writing as many bytes with ``fsync``."""
+    from sb3_compressed import load_checkpoint
+
+    buffer = _ours(recording, rows)
+    steps = chain.from_iterable(play(recording) for _ in count())
+    result: Measurement = {}
+    for name, n_rows in (("save", rows), ("increment", increment)):
+        for step in islice(steps, n_rows):
+            _add(buffer, step)
+        before = _nbytes(folder)
+        seconds = timed(buffer.save_checkpoint, folder / "saved")
+        written = os.urandom(1 << 16) * max((_nbytes(folder) - before) >> 16, 1)
+        result[name] = seconds / timed(_write, folder / "written", written)
+        (folder / "written").unlink()
+    written = os.urandom(1 << 16) * max(_nbytes(folder) >> 16, 1)
+    result["load"] = timed(load_checkpoint, folder / "saved") / timed(_write, folder / "written", written)
+    return result
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        os.fsync(file.fileno())
 
 
 def _storage(recording: Recording, steps: Iterator[Step], rows: int, increment: int, folder: Path) -> Measurement:
@@ -266,6 +297,8 @@ def sections(results: Results) -> list[str]:
     rows = []
     for found_of_size in results.values():
         for name, found in found_of_size.items():
+            if name == LARGE:
+                continue
             if "save" not in found:
                 rows.append([NAMES[name], "failed", *[""] * 6])
                 continue
@@ -277,6 +310,23 @@ def sections(results: Results) -> list[str]:
         "relative to this package's buffer in memory. A save ends with `fsync`. The second checkpoint of this package "
         f"follows {INCREMENT:.0%} more transitions; the others save all of theirs again.",
         markdown(header, rows),
+        *_beside_writing(results),
+    ]
+
+
+def _beside_writing(results: Results) -> list[str]:
+    """Return a table of saves and loads relative to writing as many bytes."""
+    found = [found_of_size[LARGE] for found_of_size in results.values() if "save" in found_of_size.get(LARGE, {})]
+    if not found:
+        return []
+    return [
+        "## Beside writing the bytes",
+        f"A checkpoint of {LAPS} times as many transitions, the recording repeated, relative to writing a file of as "
+        "many bytes with `fsync` just after it. A load is compared with writing all bytes of the folder.",
+        markdown(
+            ["save", f"save again, after {INCREMENT:.0%} more", "load"],
+            [[f"{each[key]:.1f}x" for key in ("save", "increment", "load")] for each in found],
+        ),
     ]
 
 

@@ -323,12 +323,14 @@ class CompressedArray(ArrayLike):
             items[(slice(None),) * n_leading + item_index] = cast_values(np.asarray(value), self.dtype)
             self[slot_index] = items
             return
+        if self._set_item(slot_index, value):
+            return
         selected = self._table[slot_index]
         shape = selected.shape if isinstance(selected, np.ndarray) else ()
         self._store.free_unused(math.prod(shape))
         values = self._stored_values(value)
         row = None if self._deduplicator is None else _row_of(slot_index, self._table.shape)
-        if self._deduplicator is not None and row is not None and not self._continues_own_rows(row):
+        if self._deduplicator is not None and row is not None and not self._continues_own_rows(row, None):
             row_values = self._broadcast(values, shape).reshape(self.shape[1:])
             [references] = self._deduplicator.encode_rows(self._store, row_values)
         elif shape and values.ndim <= len(self.item_shape):  # one item for all of them
@@ -338,6 +340,28 @@ class CompressedArray(ArrayLike):
             self._allocate()  # views share its memory
             references = self._encode_assigned(slot_index, items)
         self._replace_slots(slot_index, references.reshape(shape) if shape else references[0])
+
+    def _set_item(self, slot_index: tuple[Any, ...], value: Any) -> bool:
+        """Write one item, as code does that writes each environment in turn; return whether that was possible.
+
+        It continues the item that was written last for this environment.
+        """
+        if self._deduplicator is None or len(slot_index) != 2 or self._table.shape[1] == 1:
+            return False
+        row, env = slot_index
+        n_rows, n_envs = self._table.shape
+        if type(row) is not int or type(env) is not int or not (-n_rows <= row < n_rows and -n_envs <= env < n_envs):
+            return False
+        row, env = row % n_rows, env % n_envs
+        if self._continues_own_rows(row, env):
+            return False
+        self._store.free_unused(1)
+        item = self._broadcast(self._stored_values(value), ())
+        references = self._deduplicator.encode_item(self._store, env, item)
+        if references is None:
+            return False
+        self._replace_slots((row, env), references[0])
+        return True
 
     def assign(self, values: Any) -> None:
         """Copy the values of a whole array, ``array[...] = values``; of one that is compressed equally, its payloads.
@@ -375,14 +399,17 @@ class CompressedArray(ArrayLike):
         self._changes.mark(index)
         self._table[index] = references
 
-    def _continues_own_rows(self, row: int) -> bool:
+    def _continues_own_rows(self, row: int, env: int | None) -> bool:
         """Return whether this array is filled row by row on its own, and not in turn with ``next_observations``.
 
         An overridden ``add`` fills both in turn, so that each observation continues the one assigned last. Only where
         one is filled on its own may the other contain the observation already, which :func:`.encode_assigned` searches.
+
+        :param env: the environment whose item is assigned alone
         """
         assert self._deduplicator is not None
-        before, self._deduplicator.last_assigned = self._deduplicator.last_assigned, (id(self), row)
+        last = self._deduplicator.last_assigned
+        before, last[env] = last.get(env), (id(self), row)
         return before == (id(self), row - 1) and bool(self.others_of_stream())
 
     def shares_stream_with(self, other: CompressedArray, *, may_flatten: bool) -> bool:

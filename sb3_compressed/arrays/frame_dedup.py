@@ -22,7 +22,7 @@ from sb3_compressed.common.warning import warn_user
 __all__ = ["FrameDeduplicator"]
 
 #: Attributes that copies and pickles do not share.
-NOT_COPIED = {"arrays", "last_assigned"}
+NOT_COPIED = {"arrays", "last_assigned", "_of_envs"}
 
 
 class FrameDeduplicator:
@@ -51,8 +51,10 @@ class FrameDeduplicator:
         self._previous: PreviousRow | None = None  # its observations
         #: The arrays of the stream by their ids. It does not keep them alive: they refer to this object.
         self.arrays: WeakValueDictionary[int, Any] = WeakValueDictionary()
-        #: The array to which a row was assigned last, by its id, and the row.
-        self.last_assigned = (0, 0)
+        #: The array to which a row was assigned last, by its id, and the row; by the environment, if it was alone.
+        self.last_assigned: dict[int | None, tuple[int, int]] = {}
+        #: What encodes the items that are assigned to single environments.
+        self._of_envs: dict[int, FrameDeduplicator] = {}
 
     def encode_rows(self, store: SlotStore, *rows: NDArray[Any], n_steps: int = 1) -> NDArray[Any]:
         """Encode the next observation of every environment, or the next two, such as ``obs`` and ``next_obs``.
@@ -101,6 +103,23 @@ class FrameDeduplicator:
             self._trainer.observe(encoder, frames, payloads)
         return references
 
+    def encode_item(self, store: SlotStore, env: int, item: NDArray[Any]) -> NDArray[Any] | None:
+        """Encode the next observation of one environment, as of code that writes those of a row one after the other.
+
+        :param store: what it is written to
+        :param item: of the encoder's dtype, ``item_shape``
+        :return: a reference to its slot, ``(1,)``; ``None`` as long as the layout is being detected, which takes rows
+        :raises Exception: what the codec's training raised, once
+        """
+        if self._detector is not None:
+            return None
+        of_env = self._of_envs.get(env)
+        if of_env is None:
+            of_env = self._of_envs[env] = FrameDeduplicator(self.encoder, None)
+            of_env._trainer = self._trainer
+        references: NDArray[Any] = of_env.encode_rows(store, item[np.newaxis])[0]
+        return references
+
     def encode_assigned_steps(
         self, store: SlotStore, steps: NDArray[Any], previous: NDArray[Any] | None
     ) -> NDArray[Any]:
@@ -136,6 +155,7 @@ class FrameDeduplicator:
     def forget_last_row(self) -> None:
         """Store the next row in full."""
         # In this order, whatever interrupts it: no row is valid without slots.
+        self._of_envs = {}
         self._previous = None
         self._last = self._last_writer = None
 
@@ -218,7 +238,7 @@ class FrameDeduplicator:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         of_03 = {"_unchosen", "budget", "was_chosen", "_last_slots"}
-        self.__dict__.update(arrays=WeakValueDictionary(), last_assigned=(0, 0), _last=None, _last_writer=None)
+        self.__dict__.update(arrays=WeakValueDictionary(), last_assigned={}, _of_envs={}, _last=None, _last_writer=None)
         self.__dict__.update({name: value for name, value in state.items() if name not in of_03})
         codec: Any = self.encoder.codec
         if state.get("was_chosen") and codec.name == "delta":  # it has the coder that 0.3.0 had chosen
