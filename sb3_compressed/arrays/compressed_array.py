@@ -618,15 +618,16 @@ class CompressedArray(ArrayLike):
         if self._deduplicator is not None:
             self._deduplicator.set_layout(layout)
 
-    def append_items(self, batch: PayloadBatch, items: NDArray[np.int64]) -> NDArray[Any]:
+    def append_items(self, batch: PayloadBatch, items: NDArray[np.int64], previous: NDArray[np.int64]) -> NDArray[Any]:
         """Store items that another encoder has encoded by a codec and a layout of this array.
 
         :param batch: the items
         :param items: their numbers in the batch, ``(n,)``
+        :param previous: references to slots that the first items may repeat, ``(n_envs,)``
         :return: references to slots as of :meth:`encode_rows`, ``(n,)``
         :raises OSError: if they cannot be written
         """
-        return self._store.writer.append_items(batch, items)
+        return self._store.writer.append_items(batch, items, previous)
 
     # -- for persistence -------------------------------------------------------------------------------------
 
@@ -750,7 +751,9 @@ class CompressedArray(ArrayLike):
         written = self._table[:n_written]
         if not self._store.is_in_memory:
             state["_store"], state["_copied"] = None, MemorySlotStore(self.codec)
-            written = state["_copied"].copier_from(self._store).copy(written)
+            slots = state["_copied"].copier_from(self._store).copy(written)
+            written = state["_copied"].new_table(slots.shape)  # which keeps them
+            written[...] = slots
         return {**state, "_table": (self._table.shape, written)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

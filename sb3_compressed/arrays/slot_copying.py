@@ -80,7 +80,7 @@ class SlotCopier:
         :return: the different ones, sorted and without 0, and references to their copies, ``(m,)`` each
         """
         distinct = np.unique(references)
-        distinct = distinct[np.searchsorted(distinct, 1) :]
+        distinct = distinct[distinct != 0]
         copies = np.empty_like(distinct)
         # One segment after the other, in the order in which its slots were written.
         numbers = distinct >> 32
@@ -146,11 +146,9 @@ def reserve_target(log: SlotLog, nbytes: int) -> tuple[SlotSegment, NDArray[np.i
     :param nbytes: for so many bytes
     """
     segment, room, at = log.reserve(nbytes)
-    target = np.array(
-        [room.ctypes.data + at, nbytes, segment.next_offset, _bits(segment), log.checksum_nbytes, segment.number],
-        np.int64,
-    )
-    return segment, target
+    data = segment.bytes
+    target = [room.ctypes.data + at, nbytes, segment.next_offset, _bits(segment), log.checksum_nbytes, segment.number]
+    return segment, np.array([*target, data.ctypes.data, data.size], np.int64)
 
 
 def _new_table(n_entries: int) -> NDArray[np.uint32]:

@@ -19,7 +19,7 @@ from sb3_compressed.arrays.slot_format import (
     SLOT_SEED,
 )
 from sb3_compressed.arrays.slot_kernels import is_whole, put_checksum, put_uint32, uint32_at
-from sb3_compressed.kernels.byte_kernels import INT, copy_bytes
+from sb3_compressed.kernels.byte_kernels import INT, common_length, copy_bytes
 from sb3_compressed.kernels.jit import INT_ROWS, INTS, UINT_ROWS, helper, kernel
 
 __all__ = ["append_items", "copy_slots", "replace_references"]
@@ -65,8 +65,7 @@ def copied_to(copied: NDArray[np.uint32], offset: int) -> int:
     row = (offset >> PART_SHIFT) & (len(copied) - 1)
     if np.int64(copied[row, 0]) != offset + 1:
         return -1
-    target: int = np.int64(copied[row, 1])
-    return target
+    return int(np.int64(copied[row, 1]))
 
 
 @helper(types.void, UINT_ROWS, INT, INT)
@@ -98,7 +97,8 @@ def copy_slots(
         checksums before its slots and payloads, 0 for none, ``(4,)``
     :param codecs: what payloads refer to as their codec in the source, and in the target, ``(n_codecs, 2)``
     :param target: the address of memory for the copies, its number of bytes, the offset in the segment that its first
-        byte will have, the bits of the id of the segment, the bytes of its checksums, and its number, ``(6,)``
+        byte will have, the bits of the id of the segment, the bytes of its checksums, its number, its own address in
+        memory, and how many of its bytes are there, ``(8,)``
     :param copied: the offset plus 1 of each slot and payload in the source, and its offset in the target; zeros at
         first, ``(m, 2)``. ``m`` is a power of two; if the source has more than ``8 * m`` bytes, payloads that are
         further apart may be copied twice
@@ -188,8 +188,50 @@ def have_same_payloads(first_same: NDArray[np.int64], offsets: NDArray[np.int64]
     return bool(index == end == offsets[other + 1] - shift)
 
 
-@kernel(INT, INTS, INT, INTS, INT_ROWS, INTS, INTS, INTS, INTS, INT_ROWS, INTS)
+@helper(INT, INTS, INT, INT, INT, INT_ROWS, INTS, INTS, INT_ROWS)
+def find_payloads(
+    target: NDArray[np.int64],
+    previous: int,
+    begin: int,
+    n: int,
+    places: NDArray[np.int64],
+    first_same: NDArray[np.int64],
+    codecs: NDArray[np.int64],
+    written: NDArray[np.int64],
+) -> int:
+    """Find the payloads of an item in a slot of the segment, which may have the same ones at the same places.
+
+    The arguments are those of :func:`append_items`.
+
+    :param previous: the address of the slot
+    :param begin: the index of the first payload of the item
+    :param n: the number of its payloads
+    :return: how many are the same
+    """
+    prefix, segment, size = target[4], target[6], target[7]
+    offset = previous & OFFSET
+    header = prefix + SLOT_HEADER
+    if previous >> 32 != target[5] or offset + header + 4 * n > size or uint32_at(segment + offset + prefix) != n:
+        return 0
+    n_same = 0
+    for index in range(n):
+        payload = uint32_at(segment + offset + header + 4 * index)
+        nbytes = places[begin + index, 1]
+        content = segment + payload + prefix + PAYLOAD_HEADER
+        if payload + prefix + PAYLOAD_HEADER + nbytes > size or uint32_at(content - PAYLOAD_HEADER) != nbytes:
+            continue
+        if uint32_at(content - 4) != codecs[places[begin + index, 2]]:
+            continue
+        if common_length(content, places[begin + index, 0], nbytes) == nbytes:
+            n_same += 1
+            if written[first_same[begin + index], 0] < 0:
+                written[first_same[begin + index], 0] = payload
+    return n_same
+
+
+@kernel(INT, INTS, INTS, INT, INTS, INT_ROWS, INTS, INTS, INTS, INTS, INT_ROWS, INTS)
 def append_items(
+    previous: NDArray[np.int64],
     items: NDArray[np.int64],
     first: int,
     references: NDArray[np.int64],
@@ -203,6 +245,7 @@ def append_items(
 ) -> int:
     """Write items of a batch of payloads to the end of a segment as slots, what is the same once.
 
+    :param previous: addresses of slots that the first items may repeat, those of the row before; ``(at most n,)``
     :param items: the numbers of the items in the batch, ``(n,)``
     :param first: which of them to begin with
     :param references: receives the addresses of the slots, 0 for items without payloads, ``(n,)``
@@ -231,6 +274,10 @@ def append_items(
         other = written[first_payload, 1]
         if other >= 0 and have_same_payloads(first_same, offsets, item, other):
             references[k] = number | written[first_payload, 2]
+            continue
+        if k < previous.size and find_payloads(target, previous[k], begin, n, places, first_same, codecs, written) == n:
+            references[k] = previous[k]
+            written[first_payload, 1], written[first_payload, 2] = item, previous[k] & OFFSET
             continue
         slot_nbytes = prefix + SLOT_HEADER + 4 * n
         needed = slot_nbytes

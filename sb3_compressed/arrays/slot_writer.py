@@ -31,11 +31,14 @@ class SlotWriter:
         #: By the id of a codec, its offset in the segment, and the codec.
         self._codecs: dict[int, tuple[int, Codec]] = {}
 
-    def append_items(self, batch: PayloadBatch, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    def append_items(
+        self, batch: PayloadBatch, items: NDArray[np.int64], previous: NDArray[np.int64] = NO_ADDRESSES
+    ) -> NDArray[np.int64]:
         """Append items that another encoder has encoded; payloads in one place, and items that have the same, once.
 
         :param batch: the items
         :param items: the numbers of the items in the batch, in the order in which they are written, ``(n,)``
+        :param previous: references to slots that the first items may repeat, ``(at most n,)``
         :return: references to slots, ``(n,)``
         :raises OSError: if they cannot be written
         """
@@ -52,8 +55,8 @@ class SlotWriter:
                 codecs = np.array([self._number_of(codec) for codec in batch.codecs], np.int64)
                 segment, target = reserve_target(self._log, max(needed, CALL_NBYTES))  # after the codecs
             first = copying_kernels().append_items(
-                items, first, references, batch.payloads.places, batch.offsets, first_same, codecs, target, written,
-                state,
+                previous, items, first, references, batch.payloads.places, batch.offsets, first_same, codecs, target,
+                written, state,
             )  # fmt: skip
             nbytes, _, needed = state.tolist()
             if nbytes:

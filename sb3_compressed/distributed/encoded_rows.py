@@ -74,7 +74,8 @@ def append_rows(buffer: CompressedReplay, block: Block) -> None:
     for first in range(0, n_rows, n_most):
         rows = range(first, min(first + n_most, n_rows))
         # Before the first row is written: this may fail, for example on a full disk.
-        encoded = [stream.encoded(rows) for stream in streams]
+        before = [arrays[f"next_{stream.name}"].references[buffer.pos - 1] for stream in streams]
+        encoded = [stream.encoded(rows, previous) for stream, previous in zip(streams, before, strict=True)]
         with buffer.joint_commit(len(rows)):
             for number, row in enumerate(rows):
                 pos = buffer.pos
@@ -117,9 +118,10 @@ class Stream:
         decode(batch, layout, values)
         self._values = values.reshape(2, n_rows, n_envs, *array.shape[2:])
 
-    def encoded(self, rows: range) -> Any:
+    def encoded(self, rows: range, previous: NDArray[np.int64]) -> Any:
         """Return references to the slots of some rows, ``(n_rows, 2, n_envs)``, in a table that keeps them.
 
+        :param previous: references to the next observations of the row before, ``(n_envs,)``
         :raises OSError: if slots cannot be written
         """
         array, (n_all, n_envs) = self._array, self._shape
@@ -131,7 +133,7 @@ class Stream:
             return references
         halves = np.arange(2 * n_all * n_envs).reshape(2, n_all, n_envs)
         items = halves[:, rows.start : rows.stop].swapaxes(0, 1)  # [rows, halves, envs]
-        references[:] = array.append_items(self._batch, items.flatten()).reshape(references.shape)
+        references[:] = array.append_items(self._batch, items.flatten(), previous.copy()).reshape(references.shape)
         return references
 
 
