@@ -150,6 +150,39 @@ def test_repr_describes_the_array() -> None:
     assert (array.codec, array.n_frames, array.elem_type) == (get_codec("zstd7"), 4, np.dtype("f4"))
 
 
+def test_slots_are_compressed_bytes() -> None:
+    codec = get_codec("zstd3")
+    frames = np.random.default_rng(0).integers(0, 3, (5, 2, 6, 6), np.uint8)
+    array = CompressedArray((4, 2, 3, 6, 6), codec=codec, frame_stack=3)
+    assert (array.slots == None).all()  # noqa: E711
+    for row in range(3):
+        array[row] = frames[row : row + 3].swapaxes(0, 1)
+    assert (array.slots.shape, array.slots.dtype) == ((4, 2), np.dtype(object))
+    payloads = codec.encode(frames.reshape(-1, 6, 6))
+    assert array.slots[1, 1] == (payloads[3], payloads[5], payloads[7])
+    assert array.slots[3].tolist() == [None, None]
+    slots = array.slots
+    assert slots[0, 0][1] is slots[1, 0][0], "shared payloads are the same objects"
+    view = array.swapaxes(0, 1)
+    assert view.slots.tolist() == slots.T.tolist()
+    whole = CompressedArray((2, 1, 6, 6), codec=codec, frame_stack=None)
+    whole[0] = frames[0, 0]
+    assert whole.slots.tolist() == [[payloads[0]], [None]]
+
+
+def test_slots_of_trained_codecs_are_bytes_without_their_codecs() -> None:
+    array = CompressedArray((2, 1, 3, 6, 6), codec="delta", frame_stack=3)
+    array[0] = np.random.default_rng(0).integers(0, 3, (3, 6, 6), np.uint8)
+    slot = array.slots[0, 0]
+    assert [*map(type, slot)] == [bytes] * 3
+    out = np.empty((3, 6, 6), np.uint8)
+    array.codec.decode_into(slot, out)
+    np.testing.assert_array_equal(out, array[0, 0])
+    array.references[0, 0] += 1
+    with pytest.raises(CorruptPayload):
+        array.slots  # noqa: B018
+
+
 # -- unwritten, copies, casts --------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from slot_objects import batch_of as batch_of_slots
 
 from sb3_compressed import CompressedArray
 from sb3_compressed.arrays.decoding import decode
@@ -48,6 +49,71 @@ def decoded_in_another_process(packed: PackedPayloads, codecs: list[Codec], layo
     out = np.empty((batch.n_items, *SHAPE), np.uint8)
     decode(batch, layout, out)
     return out.tobytes()
+
+
+# -- equal items ---------------------------------------------------------------------------------------------
+
+
+def equal_in_python(batch: PayloadBatch, other: PayloadBatch) -> list[bool]:
+    """Return what :meth:`.PayloadBatch.equals` returns."""
+    found = []
+    for item in range(batch.n_items):
+        mine, theirs = (
+            [
+                (each.codecs[writer], payload)
+                for payload, writer in zip(part.payloads, part.payloads.writers.tolist(), strict=True)
+            ]
+            for each, part in ((each, each.part(item, item + 1)) for each in (batch, other))
+        )
+        found.append(bool(mine) and mine == theirs)
+    return found
+
+
+@pytest.mark.parametrize("codec", ["auto", "zstd3"])
+def test_items_of_two_batches_are_compared(codec: str) -> None:
+    array, twin = filled(codec), pickle.loads(pickle.dumps(filled(codec)))
+    for rows in (slice(None), [0, 5, 399, 20, 398], []):
+        mine, theirs = batch_of(array, rows), batch_of(twin, rows)
+        is_written = (array.references[rows, 0] != 0).tolist()
+        assert mine.equals(theirs).tolist() == is_written
+        assert theirs.equals(mine).tolist() == is_written
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        mine, theirs = (batch_of(each, 390 + rng.integers(0, 10, 60)) for each in (array, twin))
+        expected = equal_in_python(mine, theirs)
+        assert 0 < sum(expected) < 60
+        assert mine.equals(theirs).tolist() == expected
+
+
+DELTA, OTHER = Delta(1), Delta(2)
+PAIR = [(DELTA, b"first" * 9, OTHER, b"second")]
+
+
+@pytest.mark.parametrize(
+    ("other", "is_equal"),
+    [
+        ((Delta(1), b"first" * 9, Delta(2), b"second"), True),
+        ((DELTA, b"first" * 9, DELTA, b"second"), False),
+        ((OTHER, b"first" * 9, DELTA, b"second"), False),
+        ((DELTA, b"first" * 9, OTHER, b"Second"), False),
+        ((DELTA, b"first" * 8 + b"firsT", OTHER, b"second"), False),
+        ((DELTA, b"first" * 9, OTHER, b"second "), False),
+        ((DELTA, b"first" * 9, OTHER, b"secon"), False),
+        ((DELTA, b"first" * 9), False),
+        ((DELTA, b"first" * 9, OTHER, b"second", b""), False),
+        ((OTHER, b"second", DELTA, b"first" * 9), False),
+        (None, False),
+    ],
+)
+def test_items_are_equal_if_payloads_and_codecs_are(other: Any, is_equal: bool) -> None:
+    slots = [(DELTA, b"1"), None, *PAIR, *PAIR]
+    for index in (2, 3):  # items before and after it are found, whatever its number of payloads
+        changed = [*slots]
+        changed[index] = other
+        expected = [True, False, True, True]
+        expected[index] = is_equal
+        mine, theirs = batch_of_slots(slots, 2), batch_of_slots(changed, 2)
+        assert mine.equals(theirs).tolist() == theirs.equals(mine).tolist() == expected
 
 
 # -- round trip ----------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CompressedRolloutBuffer,
 )
+from sb3_compressed.arrays import memory_log
 
 COPIES = {"pickle": lambda buffer: pickle.loads(pickle.dumps(buffer)), "deepcopy": copy.deepcopy}
 
@@ -59,6 +60,18 @@ def test_a_copy_of_a_buffer_in_a_folder_is_independent_and_in_memory(way: str, s
     add(stream[-1][20:40], twin)
     hold_equal(pickle.loads(before), buffer)
     add(stream[-1][20:40], buffer)
+    hold_equal(twin, buffer)
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("stream", ["atari"], indirect=True)
+def test_a_copy_of_a_folder_may_have_several_segments(
+    way: str, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_log, "MIN_NBYTES", 1 << 12)
+    buffer = filled(stream, 20, ROWS, storage=tmp_path)
+    twin = COPIES[way](buffer)
+    assert len(twin.observations.store.log.segments) > 2
     hold_equal(twin, buffer)
 
 
