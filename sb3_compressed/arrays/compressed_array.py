@@ -205,12 +205,13 @@ class CompressedArray(ArrayLike):
         slot_index, item_index = split_index(index, self._table.ndim, self.ndim)
         basic = None if slot_index and type(slot_index[0]) is np.ndarray else basic_index(slot_index)
         slot_index = slot_index if basic is None else basic
-        references = self._table[(*slot_index, ...)]  # an array, even of a single slot
-        leading_shape = references.shape
-        references = references.flatten()  # kernels take no read-only arrays, as those of unwritten ones are
-        items = checked_empty((len(references), *self.item_shape), self.dtype)
-        slot_of = partial(self._index_of_slot, slot_index)
-        self._store.read_into(items, references, self._encoder, slot_of, self.num_threads)
+        with self._store.keep_slots():
+            references = self._table[(*slot_index, ...)]  # an array, even of a single slot
+            leading_shape = references.shape
+            references = references.flatten()  # kernels take no read-only arrays, as those of unwritten ones are
+            items = checked_empty((len(references), *self.item_shape), self.dtype)
+            slot_of = partial(self._index_of_slot, slot_index)
+            self._store.read_into(items, references, self._encoder, slot_of, self.num_threads)
         items.flags.writeable = basic is None  # views of a read-only array cannot be made writable
         out = items.reshape(leading_shape + self.item_shape)
         if item_index:
@@ -259,11 +260,12 @@ class CompressedArray(ArrayLike):
 
         :raises CorruptPayload: if a slot is invalid; the error names it
         """
-        references, slot_of = self._references_at(indices, other, other_indices)
-        try:
-            return self._store.gather(references, self.n_frames)
-        except CorruptPayload as error:
-            raise CorruptPayload(error.reason, error.index, slot_of(error.index)) from error
+        with self._store.keep_slots():
+            references, slot_of = self._references_at(indices, other, other_indices)
+            try:
+                return self._store.gather(references, self.n_frames)
+            except CorruptPayload as error:
+                raise CorruptPayload(error.reason, error.index, slot_of(error.index)) from error
 
     def _references_at(
         self,
@@ -329,17 +331,24 @@ class CompressedArray(ArrayLike):
         shape = selected.shape if isinstance(selected, np.ndarray) else ()
         self._store.free_unused(math.prod(shape))
         values = self._stored_values(value)
+        with self._store.keep_slots():
+            references = self._encode_at(slot_index, shape, values)
+            self._replace_slots(slot_index, references.reshape(shape) if shape else references[0])
+
+    def _encode_at(self, slot_index: tuple[Any, ...], shape: tuple[int, ...], values: NDArray[Any]) -> NDArray[Any]:
+        """Return references to new slots for values that are assigned to the slots at an index.
+
+        :param shape: the shape of what the index selects
+        """
         row = None if self._deduplicator is None else _row_of(slot_index, self._table.shape)
         if self._deduplicator is not None and row is not None and not self._continues_own_rows(row, None):
             row_values = self._broadcast(values, shape).reshape(self.shape[1:])
-            [references] = self._deduplicator.encode_rows(self._store, row_values)
-        elif shape and values.ndim <= len(self.item_shape):  # one item for all of them
-            references = np.broadcast_to(self._append_items(self._broadcast(values, (1,))), math.prod(shape))
-        else:
-            items = self._broadcast(values, shape).reshape(math.prod(shape), *self.item_shape)
-            self._allocate()  # views share its memory
-            references = self._encode_assigned(slot_index, items)
-        self._replace_slots(slot_index, references.reshape(shape) if shape else references[0])
+            return self._deduplicator.encode_rows(self._store, row_values).reshape(-1)
+        if shape and values.ndim <= len(self.item_shape):  # one item for all of them
+            return np.broadcast_to(self._append_items(self._broadcast(values, (1,))), math.prod(shape))
+        items = self._broadcast(values, shape).reshape(math.prod(shape), *self.item_shape)
+        self._allocate()  # views share its memory
+        return self._encode_assigned(slot_index, items)
 
     def _set_item(self, slot_index: tuple[Any, ...], value: Any) -> bool:
         """Write one item, as code does that writes each environment in turn; return whether that was possible.
@@ -357,11 +366,11 @@ class CompressedArray(ArrayLike):
             return False
         self._store.free_unused(1)
         item = self._broadcast(self._stored_values(value), ())
-        references = self._deduplicator.encode_item(self._store, env, item)
-        if references is None:
-            return False
-        self._replace_slots((row, env), references[0])
-        return True
+        with self._store.keep_slots():
+            references = self._deduplicator.encode_item(self._store, env, item)
+            if references is not None:
+                self._replace_slots((row, env), references[0])
+        return references is not None
 
     def assign(self, values: Any) -> None:
         """Copy the values of a whole array, ``array[...] = values``; of one that is compressed equally, its payloads.
@@ -380,18 +389,19 @@ class CompressedArray(ArrayLike):
         if self._deduplicator is None:  # a view
             return partial(self.__setitem__, ..., np.asarray(values))
         self._store.free_unused(self._table.size)
-        if isinstance(values, CompressedArray) and values.has_same_format_as(self):
-            if self.layout is None and values.layout is not None:
-                self.set_layout(values.layout)
-            references = copy_assigned(self, values.store, values.references)
-        else:
-            n_envs = self.shape[1]
+        with self._store.keep_slots():  # until they are in tables
+            if isinstance(values, CompressedArray) and values.has_same_format_as(self):
+                if self.layout is None and values.layout is not None:
+                    self.set_layout(values.layout)
+                references = copy_assigned(self, values.store, values.references)
+            else:
+                n_envs = self.shape[1]
 
-            def read_items(positions: NDArray[np.int64]) -> NDArray[Any]:
-                rows = slice(int(positions[0]) // n_envs, int(positions[-1]) // n_envs + 1)
-                return self._stored_values(values[rows]).reshape(len(positions), *self.item_shape)
+                def read_items(positions: NDArray[np.int64]) -> NDArray[Any]:
+                    rows = slice(int(positions[0]) // n_envs, int(positions[-1]) // n_envs + 1)
+                    return self._stored_values(values[rows]).reshape(len(positions), *self.item_shape)
 
-            references = encode_assigned(self, np.arange(self._table.size), read_items)
+                references = encode_assigned(self, np.arange(self._table.size), read_items)
         return partial(self._replace_slots, ..., references.reshape(self._table.shape))
 
     def _replace_slots(self, index: Any, references: Any) -> None:
@@ -511,9 +521,13 @@ class CompressedArray(ArrayLike):
             :meth:`new_sharing_frames` returned
         """
         self._store.free_unused(len(rows) * len(rows[0]))
-        if self._deduplicator is None:
-            return [self._append_items(row) for row in rows]
-        return [*self._deduplicator.encode_rows(self._store, *rows)]
+        with self._store.keep_slots():
+            if self._deduplicator is None:
+                references = np.stack([self._append_items(row) for row in rows])
+            else:
+                references = self._deduplicator.encode_rows(self._store, *rows)
+            self._store.watch(references)  # until they are in the tables of arrays
+        return [*references]
 
     def encode_steps(self, observations: NDArray[Any], next_observations: NDArray[Any]) -> list[NDArray[Any]]:
         """Encode the observations of several steps, in one call for all of them, which takes less time.
@@ -525,9 +539,13 @@ class CompressedArray(ArrayLike):
         self._store.free_unused(2 * math.prod(observations.shape[:2]))
         (n_steps, n_envs), item_shape = observations.shape[:2], observations.shape[2:]
         rows = [each.reshape(n_steps * n_envs, *item_shape) for each in (observations, next_observations)]
-        if self._deduplicator is None:
-            return [self._append_items(row).reshape(n_steps, n_envs) for row in rows]
-        references = self._deduplicator.encode_rows(self._store, *rows, n_steps=n_steps)
+        with self._store.keep_slots():
+            if self._deduplicator is None:
+                items = [self._append_items(row).reshape(n_steps, 1, n_envs) for row in rows]
+                references = np.concatenate(items, axis=1).reshape(2 * n_steps, n_envs)
+            else:
+                references = self._deduplicator.encode_rows(self._store, *rows, n_steps=n_steps)
+            self._store.watch(references)  # until they are in the tables of arrays
         return [references[0::2], references[1::2]]
 
     def write_encoded(self, rows: int | slice, references: NDArray[Any]) -> None:
@@ -709,8 +727,9 @@ class CompressedArray(ArrayLike):
         other._deduplicator = copy.deepcopy(self._deduplicator, memo)
         is_written = self._table.flags.writeable
         if self._store.is_in_memory:
-            table = self._table.copy() if is_written else None
-            other._adopt(copy.deepcopy(self._store, memo), table, self._table.shape)
+            with self._store.keep_slots():
+                table = self._table.copy() if is_written else None
+                other._adopt(copy.deepcopy(self._store, memo), table, self._table.shape)
         else:
             other._copy_to_memory(self._store, self._table if is_written else self._table[:0], self._table.shape)
         return other

@@ -93,7 +93,6 @@ class FrameDeduplicator:
             return np.tile(last, (len(n_new), 1))
         payloads = encoder.codec.encode_batch(frames)
         references = store.writer.append(last, n_new, payloads, encoder)
-        store.watch(references)  # until they are in a table: a handler of a signal may ask for the memory of the buffer
         if last is None:
             self._set_last(store, references[-1])
         else:

@@ -20,6 +20,7 @@ from sb3_compressed.arrays.compaction import SegmentUsage, count_references, mea
 from sb3_compressed.arrays.segment_memory import keep_block, new_block
 from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels
 from sb3_compressed.arrays.slot_format import OFFSET
+from sb3_compressed.arrays.slot_log import KeptSlots
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 
@@ -91,14 +92,14 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.segments: dict[int, MemorySegment] = {}
-        #: See :class:`~.slot_log.SlotLog`.
-        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._keepers: weakref.WeakSet[Any] = weakref.WeakSet()
         #: The segment to append to, ``None`` if one has to be begun: others may be parts of copies, too.
         self._open: MemorySegment | None = None
         self._n_begun = self._n_codecs = 0
         #: The size at which the open segment is full, and the most that was appended to it at once.
         self._full_at = self._largest = 0
-        self._tables: list[weakref.ref[NDArray[np.int64]]] = []
+        #: The tables by their ids.
+        self._tables: dict[int, weakref.ref[NDArray[np.int64]]] = {}
         self._n_live = 0
         #: What was used of each segment when :meth:`free_unused` was called last.
         self._usage: dict[int, SegmentUsage] = {}
@@ -199,34 +200,56 @@ class MemoryLog:
     def watch(self, table: NDArray[np.int64]) -> None:
         """Keep the segments of the slots that a table refers to as long as the table lives."""
         owner = table if table.base is None else table.base
-        self._tables.append(weakref.ref(owner))
+        self._tables[id(owner)] = weakref.ref(owner)
         if len(self._tables) >= 2 * self._n_live + MAX_DEAD_TABLES:
             self._n_live = len(self.live_tables())
 
     def live_tables(self) -> list[NDArray[np.int64]]:
         """Return the tables that still live."""
-        tables = {id(table): table for each in self._tables if (table := each()) is not None}
-        self._tables = [weakref.ref(table) for table in tables.values()]
-        return [*tables.values()]
+        tables = []
+        for key, each in [*self._tables.items()]:
+            if (table := each()) is not None:
+                tables.append(table)
+            elif self._tables.get(key) is each:  # in place: this may interrupt :meth:`watch`
+                del self._tables[key]
+        return tables
 
-    def free_unused(self) -> dict[int, SegmentUsage]:
+    def keep_slots(self) -> KeptSlots:
+        """Return a block in which nothing is freed or moved; see :meth:`.SlotLog.keep_slots`."""
+        return KeptSlots(self._keepers)
+
+    @property
+    def keeps_slots(self) -> bool:
+        """Whether there is a block of :meth:`keep_slots`."""
+        return len(self._keepers) > 0
+
+    def free_unused(self) -> None:
+        """Free the segments that no table refers to, except for the last one, unless slots are kept."""
+        if not self.keeps_slots:
+            with self.keep_slots():
+                self._free_unused()
+
+    def _free_unused(self) -> dict[int, SegmentUsage]:
         """Free the segments that no table refers to, except for the last one; return the references to the others."""
         counted = count_references(self._references(), [*self.segments])
-        if not self.users:
-            self._keep_segments([number for number, usage in counted.items() if usage.n_references])
+        self._keep_segments([number for number, usage in counted.items() if usage.n_references])
         # Without those that a handler of a signal has begun meanwhile.
         return {number: usage for number, usage in counted.items() if number in self.segments}
 
     def compact(self) -> None:
         """Free the segments that no table refers to; if most of the others is unused, move their slots to new ones.
 
-        References of tables change then. Slots that tables share stay the same.
+        References of tables change then. Slots that tables share stay the same. While slots are kept, this does
+        nothing.
         """
-        usage = self._usage = self._measured(self.free_unused())
-        used_nbytes = sum(each.nbytes for each in usage.values())
-        if self.nbytes > 2 * used_nbytes + MAX_UNUSED_NBYTES and not self.users:
-            self._move_slots([n for n, each in usage.items() if 2 * each.nbytes < self.segment(n).next_offset])
-        self.n_overwritten, self.n_until_check = 0, self._n_until_worth(usage.values())
+        if self.keeps_slots:
+            return
+        with self.keep_slots():
+            usage = self._usage = self._measured(self._free_unused())
+            used_nbytes = sum(each.nbytes for each in usage.values())
+            if self.nbytes > 2 * used_nbytes + MAX_UNUSED_NBYTES:
+                self._move_slots([n for n, each in usage.items() if 2 * each.nbytes < self.segment(n).next_offset])
+            self.n_overwritten, self.n_until_check = 0, self._n_until_worth(usage.values())
 
     def _n_until_worth(self, usage: Collection[SegmentUsage]) -> int:
         """Return after how many references are overwritten much may be unused, which reading all tables is worth."""
@@ -266,7 +289,6 @@ class MemoryLog:
                 old, new = copier.copy_distinct(references)
                 for table in tables:
                     copying_kernels().replace_references(table, old, new)
-            del copier
             left = {number for number, each in count_references(tables, group).items() if each.n_references}
             self._keep_segments((self.segments.keys() - group) | left)
 
@@ -297,11 +319,11 @@ class MemoryLog:
 
     def __getstate__(self) -> dict[str, Any]:
         self.free_unused()
-        return {**self.__dict__, "_open": None, "_tables": [], "users": None}
+        return {**self.__dict__, "_open": None, "_tables": {}, "_keepers": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]  # 0.4.0 has no usage
-        self.__dict__.update(state, unpickled={*state["segments"]}, users=weakref.WeakSet())
+        self.__dict__.update(state, unpickled={*state["segments"]}, _tables={}, _keepers=weakref.WeakSet())
 
 
 def _groups(sizes: Mapping[int, int]) -> Iterator[list[int]]:

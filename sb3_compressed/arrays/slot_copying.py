@@ -54,8 +54,7 @@ class SlotCopier:
     ) -> None:
         self._source, self._target = source, target
         self._codec_in_target, self._is_copy = codec_in_target, is_copy
-        for log in (source, target):
-            log.users.add(self)
+        self._kept = [log.keep_slots() for log in (source, target)]
         self._number = 0  # of the segment that was read last
         self._target_segment: SlotSegment | None = None
         self._codecs, self._copied = NO_CODECS, _new_table(1)

@@ -29,7 +29,16 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.slot_format import DAMAGED_PAYLOAD, INVALID_SLOT, SLOT_HEADER
 from sb3_compressed.codecs import Codec
 
-__all__ = ["NO_ADDRESSES", "REFERENCE", "SlotLog", "SlotSegment", "address_of", "damage_of", "slot_kernels"]
+__all__ = [
+    "NO_ADDRESSES",
+    "REFERENCE",
+    "KeptSlots",
+    "SlotLog",
+    "SlotSegment",
+    "address_of",
+    "damage_of",
+    "slot_kernels",
+]
 
 #: The dtype of addresses.
 REFERENCE = np.dtype(np.int64)
@@ -60,15 +69,33 @@ class SlotSegment(Protocol):
         ...
 
 
+class KeptSlots:
+    """A block in which a log neither frees nor moves slots, not even in a handler of a signal that interrupts it.
+
+    References are valid in it that no table has. Outside of a block, it keeps the slots as long as it lives; after an
+    exception, the block is over as soon as nothing refers to it.
+
+    :param keepers: those of the log
+    """
+
+    def __init__(self, keepers: WeakSet[Any]) -> None:
+        self._keepers = keepers
+        keepers.add(self)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self._keepers.discard(self)
+
+
 class SlotLog(Protocol):
     """What slots are written to: :class:`~.memory_log.MemoryLog` or :class:`~sb3_compressed.storage.log.Log`.
 
     :cvar checksum_nbytes: the bytes of the checksum with which each part begins, which is verified; 0 for none
-    :ivar users: what reads slots or appends some that nothing refers to yet: as long as one lives, nothing is freed
     """
 
     checksum_nbytes: int
-    users: WeakSet[Any]
 
     @property
     def segments(self) -> Mapping[int, SlotSegment]:
@@ -83,6 +110,10 @@ class SlotLog(Protocol):
     @property
     def last(self) -> SlotSegment:
         """The last segment."""
+        ...
+
+    def keep_slots(self) -> KeptSlots:
+        """Return a block in which nothing is freed or moved."""
         ...
 
     def name(self, number: int) -> str:

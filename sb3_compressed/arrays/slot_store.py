@@ -16,7 +16,7 @@ from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels
-from sb3_compressed.arrays.slot_log import REFERENCE, SlotLog, slot_kernels
+from sb3_compressed.arrays.slot_log import REFERENCE, KeptSlots, SlotLog, slot_kernels
 from sb3_compressed.arrays.slot_reader import AcceptedCodec, SlotReader
 from sb3_compressed.arrays.slot_writer import SlotWriter
 from sb3_compressed.codecs import TrainableCodec
@@ -73,6 +73,10 @@ class SlotStore(ABC):
     @abstractmethod
     def watch(self, table: NDArray[np.int64]) -> None:
         """Keep the slots that an array refers to as long as it lives, like those of tables."""
+
+    def keep_slots(self) -> KeptSlots:
+        """Return a block in which references that are in no table stay valid; see :class:`.KeptSlots`."""
+        return self.log.keep_slots()
 
     @abstractmethod
     def free_unused(self, n_references: int | None = None) -> None:

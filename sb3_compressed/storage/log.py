@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.slot_format import CHECKSUM_NBYTES
+from sb3_compressed.arrays.slot_log import KeptSlots
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.registry import codec_from_config
 from sb3_compressed.errors import CorruptStorage, StorageError
@@ -76,8 +77,7 @@ class Log:
         self.folder = folder.absolute()  # the working directory may change
         #: Memory for the next slots and payloads.
         self._reserved = np.empty(0, np.uint8)
-        #: See :class:`~.slot_log.SlotLog`.
-        self.users: WeakSet[Any] = WeakSet()
+        self._keepers: WeakSet[Any] = WeakSet()
         #: The open segments, by number.
         self.segments: dict[int, Segment] = {}
         #: The ids of the segments that the state refers to or that follow its snapshot, by number.
@@ -269,6 +269,10 @@ class Log:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
+    def keep_slots(self) -> KeptSlots:
+        """Return a block in which no segment is deleted; see :meth:`.SlotLog.keep_slots`."""
+        return KeptSlots(self._keepers)
+
     def reserve(self, nbytes: int = 0) -> tuple[Segment, NDArray[np.uint8], int]:
         """Return memory for slots and payloads that :meth:`append_reserved` writes; see :meth:`.SlotLog.reserve`."""
         segment = self.segment_to_write()
@@ -361,7 +365,7 @@ class Log:
         while slots are copied, and on Windows files that are open.
         """
         self._check_writable()
-        if self.users:
+        if self._keepers:
             return
         for number in {*self.segments, *self.ids, *segment_numbers(self.folder)}:
             if number not in keep and number < self._snapshot:
