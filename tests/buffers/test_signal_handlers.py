@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from interrupts import bytecodes, call_within, evenly
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedDictReplayBuffer, CompressedNStepReplayBuffer, CompressedReplayBuffer
+from sb3_compressed.arrays import memory_log
 
 N_ROWS, N_FRAMES = 150, 600
 SPACE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -113,3 +116,113 @@ def test_adding_all_rows_within_sample(kind: str, film: NDArray[np.uint8], tmp_p
         call_within(sample, at, lambda: adder.add(N_ROWS + 50))
         adder.assert_consistent(batches.pop(), is_whole=False)
         adder.assert_consistent(adder.buffer.sample(16), is_whole=True)
+
+
+SMALL = spaces.Box(0, 255, (4, 10, 10), np.uint8)
+Arrays = tuple[Any, Any]
+"""Observations and next observations: of a buffer, or ndarrays of the same content."""
+
+
+def small_stacks(first: int, n: int) -> NDArray[np.uint8]:
+    """Return stacks of noise that follow each other, ``(n, 1, 4, 10, 10)``."""
+    frames = np.random.default_rng(0).integers(0, 256, (400, 10, 10), np.uint8)
+    return np.stack([frames[at : at + 4] for at in range(first, first + n)])[:, np.newaxis]
+
+
+def filled() -> tuple[CompressedReplayBuffer, Arrays]:
+    """Return a buffer of noise, and what it contains."""
+    buffer = CompressedReplayBuffer(
+        60, SMALL, spaces.Discrete(3), device="cpu", compression_method="zstd3", frame_stack=4
+    )
+    expected = small_stacks(0, 60), small_stacks(1, 60)
+    zeros = np.zeros((60, 1))
+    buffer.extend(*expected, zeros[..., np.newaxis], zeros, zeros, timeouts=zeros)
+    return buffer, expected
+
+
+def overwrite_most(arrays: Arrays) -> None:
+    """Leave most of the memory unused, so that slots are moved when it is asked for, and not before."""
+    for array, plain in zip(arrays, (5, 6), strict=True):
+        array[6:50] = plain
+
+
+def encode(arrays: Arrays) -> None:
+    following = small_stacks(60, 2)
+    if isinstance(arrays[0], np.ndarray):
+        arrays[0][0], arrays[1][0] = following
+    else:
+        references = arrays[0].encode_rows(*following)
+        arrays[0].write_encoded(0, references[0])
+        arrays[1].write_encoded(0, references[1])
+
+
+def encode_what_is_repeated(arrays: Arrays) -> None:
+    last = small_stacks(60, 1)[0]
+    if isinstance(arrays[0], np.ndarray):
+        arrays[0][0] = arrays[1][0] = last
+    else:
+        for array, references in zip(arrays, arrays[0].encode_rows(last, last), strict=True):
+            array.write_encoded(0, references)
+
+
+def assign_row(arrays: Arrays) -> None:
+    arrays[0][7] = small_stacks(100, 1)[0]
+
+
+def assign_rows(arrays: Arrays) -> None:
+    arrays[0][10:30] = small_stacks(100, 20)
+
+
+def assign_what_is_shared(arrays: Arrays) -> None:
+    arrays[1][52:58] = small_stacks(53, 6)
+
+
+def assign_one_to_all(arrays: Arrays) -> None:
+    arrays[0][3:9] = small_stacks(100, 1)[0, 0]
+
+
+def assign_through_a_view(arrays: Arrays) -> None:
+    arrays[0].reshape(-1, 4, 10, 10)[[3, 50, 9]] = small_stacks(100, 3)[:, 0]
+
+
+def read_rows(arrays: Arrays) -> None:
+    np.testing.assert_array_equal(np.asarray(arrays[0][50:]), small_stacks(50, 10))
+
+
+def ask_for_memory(arrays: Arrays) -> None:
+    assert arrays[1].nbytes
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        encode, encode_what_is_repeated, assign_row, assign_rows, assign_what_is_shared, assign_one_to_all,
+        assign_through_a_view, read_rows, ask_for_memory,
+    ],
+)  # fmt: skip
+def test_asking_for_memory_within_a_use_of_arrays(use: Callable[[Arrays], None], monkeypatch: Any) -> None:
+    """It moves slots, but none that are used: those of new rows, and what the interrupted call itself moves."""
+    for name, nbytes in {"MIN_NBYTES": 1 << 12, "MAX_NBYTES": 1 << 14, "MAX_UNUSED_NBYTES": 0}.items():
+        monkeypatch.setattr(memory_log, name, nbytes)
+    before, expected = filled()
+
+    def mostly_unused() -> Arrays:
+        buffer = copy.deepcopy(before)
+        arrays = buffer.observations, buffer.next_observations
+        overwrite_most(arrays)
+        return arrays
+
+    arrays = mostly_unused()
+    found = bytecodes(lambda: use(arrays))
+    overwrite_most(expected)
+    use(expected)
+    holders = "compressed_array.py", "assigned_items.py", "frame_dedup.py", "slot_writer.py"  # of references
+    holding = [at for at in found if at[0].co_filename.endswith(holders)]
+    points = [*evenly(found, 30), *evenly(holding, 60)] if FACTOR is None else found
+    for at in points:
+        arrays = mostly_unused()
+        call_within(lambda arrays=arrays: use(arrays), at, lambda arrays=arrays: arrays[0].nbytes)  # type: ignore[misc]
+        for _ in range(2):
+            for array, values in zip(arrays, expected, strict=True):
+                np.testing.assert_array_equal(array, values)
+            assert arrays[0].nbytes < 40_000  # once nothing is used
