@@ -161,7 +161,7 @@ class DeviceLog(MemoryLog):
         with device_errors(0, self.device):
             segments = {number: segment.download() for number, segment in self.segments.items()}
         state = {name: copy.copy(value) for name, value in vars(self).items() if name in vars(log)}
-        vars(log).update(state, segments=segments, _tables={}, _keepers=log._keepers, _open=None)
+        vars(log).update(state, segments=segments, _keepers=log._keepers, _open=None)
         if segments:
             log.last = segments[max(segments)]
         return log
