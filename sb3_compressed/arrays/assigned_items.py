@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.frame_layout import FrameLayout, follows
 from sb3_compressed.arrays.slot_store import SlotStore
+from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["copy_assigned", "encode_assigned"]
 
@@ -81,17 +82,23 @@ def copy_assigned(array: AssignedArray, source: SlotStore, slots: NDArray[np.int
     """
     n_rows, n_envs = slots.shape
     references = array.store.new_table((n_rows * n_envs,))
-    copier = array.store.copier_from(source)
-    for first in range(0, n_rows, ROWS_PER_COPY):
-        part = slots[first : first + ROWS_PER_COPY].flatten()
-        numbers = first * n_envs + np.arange(len(part))
-        for neighbors in _neighbors(array, numbers):
-            left = np.flatnonzero((part != 0) & (neighbors != array.store.unwritten))
-            given, stored = (store.gather(each[left], 0) for store, each in ((source, part), (array.store, neighbors)))
-            found = left[given.equals(stored)]
-            references[numbers[found]] = neighbors[found]
-            part[found] = 0
-        references[numbers] += copier.copy(part)
+    with array.store.copier_from(source) as copier:
+        for first in range(0, n_rows, ROWS_PER_COPY):
+            part = slots[first : first + ROWS_PER_COPY].flatten()
+            numbers = first * n_envs + np.arange(len(part))
+            left = np.arange(len(part))
+            try:
+                for neighbors in _neighbors(array, numbers):
+                    left = np.flatnonzero((part != 0) & (neighbors != array.store.unwritten))
+                    given = source.gather(part[left], 0)
+                    found = left[given.equals(array.store.gather(neighbors[left], 0))]
+                    references[numbers[found]] = neighbors[found]
+                    part[found] = 0
+                left = np.arange(len(part))
+                references[numbers] += copier.copy(part)
+            except CorruptPayload as error:
+                index = int(numbers[left[error.index]])
+                raise CorruptPayload(error.reason, index, divmod(index, n_envs)) from error
     return references.reshape(n_rows, n_envs)
 
 

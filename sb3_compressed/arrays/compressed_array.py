@@ -755,8 +755,8 @@ class CompressedArray(ArrayLike):
         if not len(slots):
             return
         if self._deduplicator is None or slots.ndim != 2:
-            copier = self._store.copier_from(source)
-            self.put_references(slice(len(slots)), copier.copy(slots))
+            with self._store.copier_from(source) as copier:
+                self.put_references(slice(len(slots)), copier.copy(slots))
         else:
             self._allocate()
             self._table[: len(slots)] = copy_assigned(self, source, slots)
@@ -770,9 +770,10 @@ class CompressedArray(ArrayLike):
         written = self._table[:n_written]
         if not self._store.is_in_memory:
             state["_store"], state["_copied"] = None, MemorySlotStore(self.codec)
-            slots = state["_copied"].copier_from(self._store).copy(written)
-            written = state["_copied"].new_table(slots.shape)  # which keeps them
-            written[...] = slots
+            with state["_copied"].copier_from(self._store) as copier:
+                slots = copier.copy(written)
+                written = state["_copied"].new_table(slots.shape)  # which keeps them
+                written[...] = slots
         return {**state, "_table": (self._table.shape, written)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.delta_headers import CODEC_STATE
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.codecs.raw import Raw
-from sb3_compressed.errors import CorruptPayload, StorageError
+from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["DeviceDecoder", "Launch", "Reason", "codec_record", "is_decodable", "layout_record"]
 
@@ -231,15 +231,12 @@ def codec_record(codec: Codec | None, references: int = 0, dictionary: int = 0) 
 
     :param references: the address of the bytes of its references
     :param dictionary: that of its dictionary
-    :raises StorageError: if the kernel cannot decode its payloads
     """
     record = np.zeros((), CODEC)
     record["channels"] = 1
     if not isinstance(codec, Delta):
         record["kind"] = UNUSED if codec is None else UNCOMPRESSED
         return record, b"", b""
-    if not is_decodable(codec):
-        raise StorageError("a GPU cannot decode payloads that version 0.3 compressed with zstd: use storage='memory'")
     state = np.frombuffer(codec.state, CODEC_STATE)[0]
     for name in CODEC_STATE.names or ():
         record[name] = state[name]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.memory_log import MemoryLog, MemorySegment
 from sb3_compressed.arrays.segment_memory import new_block
 from sb3_compressed.codecs import Codec
+from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import StorageError
 
 __all__ = ["DeviceLog", "DeviceSegment", "device_errors"]
@@ -105,7 +106,12 @@ class DeviceLog(MemoryLog):
         self.n_changes += 1
 
     def append_codec(self, codec: Codec) -> int:
-        """Refer to a codec from the last segment; see :meth:`.MemoryLog.append_codec`."""
+        """Refer to a codec from the last segment; see :meth:`.MemoryLog.append_codec`.
+
+        :raises StorageError: if the device cannot decode its payloads
+        """
+        if isinstance(codec, Delta) and codec.uses_zstd:
+            raise StorageError("a GPU cannot decode payloads that may be compressed with zstd: use storage='memory'")
         number = super().append_codec(codec)
         self.n_changes += 1
         return number

@@ -284,8 +284,8 @@ class MemoryLog:
         self._begin_segment()  # the last one may be among them
         for group in _groups({number: self._usage[number].nbytes for number in numbers}):
             references = np.concatenate([table[np.isin(table >> 32, group)] for table in tables])
-            copier = SlotCopier(self, self, self._refer_to_codec)
-            with contextlib.suppress(CorruptPayload):  # of a forged pickle: its segments stay as they are
+            # A damaged slot is of a forged pickle, whose segments stay as they are.
+            with contextlib.suppress(CorruptPayload), SlotCopier(self, self, self._refer_to_codec) as copier:
                 old, new = copier.copy_distinct(references)
                 for table in tables:
                     copying_kernels().replace_references(table, old, new)

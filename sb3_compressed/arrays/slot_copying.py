@@ -18,7 +18,7 @@ from sb3_compressed.arrays.slot_log import SlotLog, SlotSegment, address_of, dam
 from sb3_compressed.common.memory import mapped_memory
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 
-__all__ = ["CALL_NBYTES", "SlotCopier", "copying_kernels", "reserve_target"]
+__all__ = ["SlotCopier", "copying_kernels", "reserve_target"]
 
 #: Bytes that are copied in one call, unless a slot has more: few, so that segments are hardly larger than they should.
 CALL_NBYTES = 1 << 17
@@ -40,7 +40,8 @@ class SlotCopier:
     """Copies slots, and each payload once to a segment, however many slots refer to it.
 
     It keeps in mind what it has copied from the segment that it read last, so that slots can be copied in several
-    calls. As long as it lives, neither log frees or moves slots: nothing refers to the copies before its caller does.
+    calls. Within its ``with`` block, neither log frees or moves slots: nothing refers to the copies before the caller
+    does.
 
     :param source: the log to read from; checksums are verified where it has them
     :param target: the log to append to
@@ -54,11 +55,18 @@ class SlotCopier:
     ) -> None:
         self._source, self._target = source, target
         self._codec_in_target, self._is_copy = codec_in_target, is_copy
-        self._kept = [log.keep_slots() for log in (source, target)]
+        self._kept = source.keep_slots(), target.keep_slots()
         self._number = 0  # of the segment that was read last
         self._target_segment: SlotSegment | None = None
         self._codecs, self._copied = NO_CODECS, _new_table(1)
         self._state = np.zeros(3, np.int64)
+
+    def __enter__(self) -> SlotCopier:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for kept in self._kept:
+            kept.__exit__()
 
     def copy(self, references: NDArray[np.int64]) -> NDArray[np.int64]:
         """Copy slots to the end of the target.
@@ -114,12 +122,14 @@ class SlotCopier:
             target_segment, target = reserve_target(self._target, max(needed, CALL_NBYTES))
             if target_segment is not self._target_segment:  # in which nothing was copied yet
                 self._target_segment, self._codecs, self._copied = target_segment, NO_CODECS, _new_table(n_entries)
+            self._target_segment = None  # until it is appended: after an error, nothing refers to what is not
             first = copying_kernels().copy_slots(
                 slots, first, copies, source, self._codecs, target, self._copied, self._state
             )
             nbytes, problem, detail = self._state.tolist()
             if nbytes:
                 self._target.append_reserved(nbytes, is_copy=self._is_copy)
+            self._target_segment = target_segment
             needed = detail if problem == NO_ROOM else 0
             if problem == NO_CODEC:
                 self._add_codec(number, detail, slots, first)

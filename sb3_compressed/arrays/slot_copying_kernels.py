@@ -229,11 +229,10 @@ def find_payloads(
     return n_same
 
 
-@kernel(INT, INTS, INTS, INT, INTS, INT_ROWS, INTS, INTS, INTS, INTS, INT_ROWS, INTS)
+@kernel(INT, INTS, INTS, INTS, INT_ROWS, INTS, INTS, INTS, INTS, INT_ROWS)
 def append_items(
     previous: NDArray[np.int64],
     items: NDArray[np.int64],
-    first: int,
     references: NDArray[np.int64],
     places: NDArray[np.int64],
     offsets: NDArray[np.int64],
@@ -241,30 +240,25 @@ def append_items(
     codecs: NDArray[np.int64],
     target: NDArray[np.int64],
     written: NDArray[np.int64],
-    state: NDArray[np.int64],
 ) -> int:
     """Write items of a batch of payloads to the end of a segment as slots, what is the same once.
 
     :param previous: addresses of slots that the first items may repeat, those of the row before; ``(at most n,)``
     :param items: the numbers of the items in the batch, ``(n,)``
-    :param first: which of them to begin with
     :param references: receives the addresses of the slots, 0 for items without payloads, ``(n,)``
     :param places: the address of each payload's bytes, their number, and the number of its codec, ``(n_payloads, 3)``
     :param offsets: the index of the first payload of each item, and the number of payloads, ``(n_items + 1,)``
     :param first_same: for each payload the index of the first one that is the same, ``(n_payloads,)``
     :param codecs: what payloads refer to as their codec in the segment, by its number in the batch
-    :param target: as for :func:`copy_slots`
-    :param written: -1 before the first call for a segment; by the index of a payload, where it is in the segment, and
-        the last item that begins with it, by its number and where its slot is, ``(n_payloads, 3)``
-    :param state: receives the number of bytes that were written; :data:`COPIED` if all are, or :data:`NO_ROOM`; and
-        how many bytes the next item needs, ``(3,)``
-    :return: which item to continue with, ``n`` after the last one
+    :param target: as for :func:`copy_slots`, with room for all of them
+    :param written: -1 before the call; by the index of a payload, where it is in the segment, and the last item that
+        begins with it, by its number and where its slot is, ``(n_payloads, 3)``
+    :return: the number of bytes that were written
     """
-    output, room, start, target_id, prefix = target[0], target[1], target[2], np.uint64(target[3]), target[4]
+    output, start, target_id, prefix = target[0], target[2], np.uint64(target[3]), target[4]
     number = target[5] << 32
     at = 0
-    state[0], state[1], state[2] = 0, COPIED, 0
-    for k in range(first, items.size):
+    for k in range(items.size):
         item = items[k]
         begin, n = offsets[item], offsets[item + 1] - offsets[item]
         if n == 0:
@@ -279,13 +273,6 @@ def append_items(
             references[k] = previous[k]
             written[first_payload, 1], written[first_payload, 2] = item, previous[k] & OFFSET
             continue
-        slot_nbytes = prefix + SLOT_HEADER + 4 * n
-        needed = slot_nbytes
-        for index in range(begin, begin + n):
-            needed += prefix + PAYLOAD_HEADER + places[index, 1] if written[first_same[index], 0] < 0 else 0
-        if at + needed > room:
-            state[1], state[2] = NO_ROOM, needed
-            return k
         for index in range(begin, begin + n):
             same = first_same[index]
             if written[same, 0] >= 0:
@@ -304,12 +291,11 @@ def append_items(
         for index in range(n):
             put_uint32(to + 4 * index, written[first_same[begin + index], 0])
         if prefix:
-            put_checksum(output + at, slot_nbytes, np.uint64(slot + SLOT_SEED) ^ target_id)
-        at += slot_nbytes
+            put_checksum(output + at, prefix + SLOT_HEADER + 4 * n, np.uint64(slot + SLOT_SEED) ^ target_id)
+        at += prefix + SLOT_HEADER + 4 * n
         written[first_payload, 1], written[first_payload, 2] = item, slot
         references[k] = number | slot
-        state[0] = at
-    return items.size
+    return at
 
 
 @kernel(INT, INTS, INTS, INTS)

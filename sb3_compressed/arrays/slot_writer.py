@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_copying import CALL_NBYTES, SlotCopier, copying_kernels, reserve_target
-from sb3_compressed.arrays.slot_format import ELSEWHERE, OFFSET
+from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels, reserve_target
+from sb3_compressed.arrays.slot_format import ELSEWHERE, OFFSET, PAYLOAD_HEADER, SLOT_HEADER
 from sb3_compressed.arrays.slot_log import NO_ADDRESSES, REFERENCE, SlotLog, SlotSegment, address_of, slot_kernels
 from sb3_compressed.arrays.slot_reader import AcceptedCodec, SlotReader
 from sb3_compressed.codecs import Codec, TrainableCodec
@@ -42,25 +42,22 @@ class SlotWriter:
         :return: references to slots, ``(n,)``
         :raises OSError: if they cannot be written
         """
-        references, state = np.empty(len(items), REFERENCE), np.zeros(3, np.int64)
+        places, skipped = batch.payloads.places, self._log.checksum_nbytes
         _, first_same, _ = batch.find_repeated()
-        written, codecs = np.empty((len(first_same), 3), np.int64), np.zeros(len(batch.codecs), np.int64)
-        before: SlotSegment | None = None
-        first = needed = 0
-        while first < len(items):
-            segment, target = reserve_target(self._log, max(needed, CALL_NBYTES))
-            if segment is not before:
-                before = segment
-                written[...] = -1
-                codecs = np.array([self._number_of(codec) for codec in batch.codecs], np.int64)
-                segment, target = reserve_target(self._log, max(needed, CALL_NBYTES))  # after the codecs
-            first = copying_kernels().append_items(
-                previous, items, first, references, batch.payloads.places, batch.offsets, first_same, codecs, target,
-                written, state,
-            )  # fmt: skip
-            nbytes, _, needed = state.tolist()
-            if nbytes:
-                self._log.append_reserved(nbytes)
+        nbytes = int(places[first_same == np.arange(len(places)), 1].sum()) + (skipped + PAYLOAD_HEADER + 4) * len(
+            places
+        )
+        nbytes += (skipped + SLOT_HEADER) * len(
+            items
+        )  # at most, in one part: if the disk is full, nothing is left there
+        codecs = np.array([self._number_of(codec) for codec in batch.codecs], np.int64)
+        _, target = reserve_target(self._log, nbytes)
+        references, written = np.empty(len(items), REFERENCE), np.full((len(places), 3), -1)
+        nbytes = copying_kernels().append_items(
+            previous, items, references, places, batch.offsets, first_same, codecs, target, written
+        )
+        if nbytes:
+            self._log.append_reserved(nbytes)
         return references
 
     def _number_of(self, codec: Codec) -> int:
@@ -143,7 +140,8 @@ class SlotWriter:
                 if is_copied:
                     raise StorageError(f"items of {n_frames} frames cannot continue items of another number of frames")
                 continued = np.where(n_new[0] < n_frames, previous, 0)  # of others, none is copied
-                previous = self.copier(self._reader, is_copy=True).copy(continued)
+                with self.copier(self._reader, is_copy=True) as copier:
+                    previous = copier.copy(continued)
                 nbytes, is_copied = 0, True
         log.append_reserved(nbytes)
         return references

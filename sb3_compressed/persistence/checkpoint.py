@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -206,24 +207,25 @@ class BufferCheckpoint:
         rows = np.roll(np.arange(buffer.buffer_size), -buffer.pos)  # the oldest first
         rows = rows[changed[rows]] if self._tables else rows[:0]
         store, streams = self.store, [[self._arrays[name] for name in names] for names in self._streams.values()]
-        copiers = [
-            store.slots.writer.copier(first.store.reader, first.store.codec)
-            if isinstance(first, CompressedArray)
-            else None
-            for first, *_ in streams
-        ]
         n_rows = rows_of_part([first for first, *_ in streams])
-        for start in range(0, len(rows), n_rows):
-            part = rows[start : start + n_rows]
-            store.begin_segment_if_full()
-            for names, arrays, copier in zip(self._streams.values(), streams, copiers, strict=True):
-                # Observations with their next observations, which share slots.
-                if copier is None:
-                    addresses = self._write_vectors(arrays, part)
-                else:
-                    addresses = copier.copy(np.stack([array.references[part] for array in arrays]))
-                for name, each in zip(names, addresses, strict=True):
-                    self._tables[name][part] = each
+        with ExitStack() as stack:
+            copiers = [
+                stack.enter_context(store.slots.writer.copier(first.store.reader, first.store.codec))
+                if isinstance(first, CompressedArray)
+                else None
+                for first, *_ in streams
+            ]
+            for start in range(0, len(rows), n_rows):
+                part = rows[start : start + n_rows]
+                store.begin_segment_if_full()
+                for names, arrays, copier in zip(self._streams.values(), streams, copiers, strict=True):
+                    # Observations with their next observations, which share slots.
+                    if copier is None:
+                        addresses = self._write_vectors(arrays, part)
+                    else:
+                        addresses = copier.copy(np.stack([array.references[part] for array in arrays]))
+                    for name, each in zip(names, addresses, strict=True):
+                        self._tables[name][part] = each
         rows = np.sort(rows)
         spans = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else []
         written = [(name, int(span[0]), int(span[-1]) + 1) for name in self._tables for span in spans]

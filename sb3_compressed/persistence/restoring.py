@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -66,31 +67,31 @@ def load_into(buffer: ReplayBufferLike, store: ArrayStore) -> BufferCheckpoint:
     vectors = {key: array for key, array in first_arrays.items() if not isinstance(array, CompressedArray)}
     layouts = _layouts_of_vectors(store, values, vectors)
     dtypes = {key: np.dtype(store.metadata["streams"][key]["stored as"]) for key in vectors}
-    n_rows = rows_of_part(first_arrays.values())
-    copiers = {
-        key: array.store.copier_from(store.slots)
-        for key, array in first_arrays.items()
-        if isinstance(array, CompressedArray)
-    }
-    for first in range(0, buffer.buffer_size, n_rows):
-        rows = slice(first, min(first + n_rows, buffer.buffer_size))
-        for key, names in streams.items():
-            # Observations with their next observations, which share slots.
-            addresses = np.stack([arrays[name][rows] for name in names])
-            if not addresses.any():
-                continue
-            first_array = first_arrays[key]
-            if key in copiers:
-                for name, references in zip(names, copiers[key].copy(addresses), strict=True):
-                    ours[name].put_references(rows, references)
-                continue
-            encoder = FrameEncoder(first_array.shape[2:], dtypes[key], get_codec("none"), layouts.get(key))
-            stored = np.empty((addresses.size, *encoder.item_shape), encoder.dtype)
-            store.slots.for_codec(encoder.codec).read_into(stored, addresses.reshape(-1), encoder)
-            items = cast_values(stored, first_array.dtype).reshape(*addresses.shape, *first_array.shape[2:])
-            for name, loaded in zip(names, items, strict=True):
-                ours[name][rows] = loaded
-    copiers.clear()
+    with ExitStack() as stack:
+        copiers = {
+            key: stack.enter_context(array.store.copier_from(store.slots))
+            for key, array in first_arrays.items()
+            if isinstance(array, CompressedArray)
+        }
+        n_rows = rows_of_part(first_arrays.values())
+        for first in range(0, buffer.buffer_size, n_rows):
+            rows = slice(first, min(first + n_rows, buffer.buffer_size))
+            for key, names in streams.items():
+                # Observations with their next observations, which share slots.
+                addresses = np.stack([arrays[name][rows] for name in names])
+                if not addresses.any():
+                    continue
+                first_array = first_arrays[key]
+                if key in copiers:
+                    for name, references in zip(names, copiers[key].copy(addresses), strict=True):
+                        ours[name].put_references(rows, references)
+                    continue
+                encoder = FrameEncoder(first_array.shape[2:], dtypes[key], get_codec("none"), layouts.get(key))
+                stored = np.empty((addresses.size, *encoder.item_shape), encoder.dtype)
+                store.slots.for_codec(encoder.codec).read_into(stored, addresses.reshape(-1), encoder)
+                items = cast_values(stored, first_array.dtype).reshape(*addresses.shape, *first_array.shape[2:])
+                for name, loaded in zip(names, items, strict=True):
+                    ours[name][rows] = loaded
     slotted = {name for names in streams.values() for name in names}
     for name, array in ours.items():
         if name not in slotted:

@@ -18,7 +18,7 @@ from storage.folders import damage, names
 from storage.slot_logs import assert_same_slots, new_log
 
 from sb3_compressed import CompressedArray
-from sb3_compressed.arrays import memory_log, slot_copying, slot_writer
+from sb3_compressed.arrays import memory_log, slot_copying
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.memory_log import MemoryLog
 from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
@@ -113,8 +113,7 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def set_sizes(monkeypatch: pytest.MonkeyPatch, call_nbytes: int = 1 << 9, segment_nbytes: int = 1 << 13) -> None:
-    for module in (slot_copying, slot_writer):
-        monkeypatch.setattr(module, "CALL_NBYTES", call_nbytes)
+    monkeypatch.setattr(slot_copying, "CALL_NBYTES", call_nbytes)
     monkeypatch.setattr(memory_log, "MIN_NBYTES", segment_nbytes)
 
 
