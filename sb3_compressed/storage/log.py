@@ -492,12 +492,15 @@ class LogPosition(NamedTuple):
 
 
 def ends_at(folder: Path, position: LogPosition) -> bool:
-    """Return whether the log of a folder has no other segments and commits than those up to a position."""
+    """Return whether the log of a folder has no other segments and commits than those up to a position.
+
+    :raises OSError: if it cannot be read
+    """
     if not has_log(folder) or segment_numbers(folder)[-1] != position.number:
         return False
     try:
         segment = Segment(segment_path(folder, position.number))
-    except (OSError, CorruptStorage):
+    except (FileNotFoundError, CorruptStorage):
         return False
     try:
         has_commit = any(record.kind == COMMIT for record in segment.records(position.offset, problems=[]))

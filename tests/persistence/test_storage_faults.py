@@ -144,6 +144,41 @@ for kept in (0, 29):
     run(script, tmp_path / "b")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of open files for a process")
+def test_a_folder_that_cannot_be_read_is_not_taken_for_that_of_another_buffer(tmp_path: Path) -> None:
+    """Without files that may be opened, a save is an ``OSError``, and not a ``StorageError`` about another writer."""
+    program = """
+import errno, os, resource, sys
+import writer
+
+buffer, folder = writer.filled(20), sys.argv[1]
+before = resource.getrlimit(resource.RLIMIT_NOFILE)
+for n_files in range(4):
+    buffer.save_checkpoint(folder)
+    writer.add_step(buffer, writer.newest(buffer) + 1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    for _ in range(n_files):
+        os.close(taken.pop())
+    try:
+        buffer.save_checkpoint(folder)
+        raise SystemExit("it did not fail")
+    except OSError as error:
+        assert error.errno == errno.EMFILE, error
+    while taken:
+        os.close(taken.pop())
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+buffer.save_checkpoint(folder)
+print(writer.hold_that_it_is_whole(writer.CompressedReplayBuffer.from_checkpoint(folder, device="cpu")))
+"""
+    assert run(program, tmp_path / "buffer") == "24\n"
+
+
 def test_hindsight_is_resized_at_the_end_of_an_episode(tmp_path: Path) -> None:
     space, action_space, n_envs, transitions = recorded("goal-bits")
     env = make_vec_env(BitFlippingEnv, n_envs, env_kwargs={"n_bits": 20, "max_steps": 9})
