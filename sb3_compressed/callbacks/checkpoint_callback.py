@@ -267,12 +267,19 @@ class BufferCheckpointCallback(BaseCallback):
         checkpoints, _ = list_checkpoints(self.path)
         own = [each for each in checkpoints if each.folder not in self._replaced]
         oldest = min(own, key=lambda each: each.num_timesteps, default=None)
-        if oldest is not None and self.model.num_timesteps < oldest.num_timesteps:
+        if oldest is None or not oldest.num_timesteps:
+            return
+        problem = ""
+        if self.model.num_timesteps < oldest.num_timesteps:
+            problem = f"this model has {self.model.num_timesteps} steps and does not continue that run"
+        elif not self._buffer().size():  # its checkpoints would replace those that have the transitions
+            problem = "the replay buffer of this model is empty"
+        if problem:
             raise StorageError(
-                f"{self.path} contains {oldest.folder.name}, but this model has {self.model.num_timesteps} steps and "
-                f"does not continue that run. With newest = latest_checkpoint({str(self.path)!r}), load its model with "
-                'DQN.load(newest / "model", env=env) and its buffer with load_checkpoint(newest / "buffer"), and pass '
-                "reset_num_timesteps=False to learn(); or pass overwrite=True to start a new run"
+                f"{self.path} contains {oldest.folder.name}, but {problem}. With newest = latest_checkpoint("
+                f'{str(self.path)!r}), load its model with DQN.load(newest / "model", env=env) and its buffer with '
+                'model.replay_buffer = load_checkpoint(newest / "buffer"), and pass reset_num_timesteps=False to '
+                "learn(); or pass overwrite=True to start a new run"
             )
 
     # -- lock --------------------------------------------------------------------------------------------------

@@ -98,7 +98,8 @@ def require_restart(error: Exception, name: str) -> None:
 def free_resources() -> str:
     """Return which resources of the cluster are free, for error messages."""
     free = ray.available_resources()  # type: ignore[no-untyped-call]
-    return ", ".join(f"{free.get(name, 0):g} {name}" for name in ("CPU", "GPU", "memory"))
+    memory = f"{free.get('memory', 0) / 1e9:.1f} GB of memory"
+    return ", ".join([*(f"{free.get(name, 0):g} {name}" for name in ("CPU", "GPU")), memory])
 
 
 def is_restarted() -> bool:

@@ -49,9 +49,10 @@ class RepairReport:
     def __str__(self) -> str:
         n_kept = self.n_transitions - len(self.dropped)
         more = f" and {len(self.problems) - 3:,} more" if self.problems[3:] else ""
+        damaged = f"; damaged: {'; '.join(self.problems[:3])}{more}" if self.problems else ""
         return (
             f"{len(self.dropped):,} of {self.n_transitions:,} transitions are damaged and excluded, {n_kept:,} are "
-            f"kept; damaged: {'; '.join(self.problems[:3])}{more}"
+            f"kept{damaged}"
         )
 
 

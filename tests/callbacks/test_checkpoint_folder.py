@@ -245,6 +245,15 @@ def test_resume_with_a_new_model_raises_and_keeps_the_checkpoints(three: Path) -
     assert latest_checkpoint(three).name == "step_0000000016"
 
 
+def test_resume_without_the_buffer_raises_and_keeps_the_checkpoints(three: Path) -> None:
+    """Its checkpoints would replace those that contain the transitions so far."""
+    before = contents(three)
+    model = DQN.load(latest_checkpoint(three) / "model", env=make_vec_env("CartPole-v1"), device="cpu")
+    with pytest.raises(StorageError, match=r"replay buffer of this model is empty.* model\.replay_buffer = load_check"):
+        model.learn(8, callback=BufferCheckpointCallback(4, three, resume=True), reset_num_timesteps=False)
+    assert contents(three) == before
+
+
 # -- damage ----------------------------------------------------------------------------------------------------
 
 
