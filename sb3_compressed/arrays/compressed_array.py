@@ -325,7 +325,8 @@ class CompressedArray(ArrayLike):
             items[(slice(None),) * n_leading + item_index] = cast_values(np.asarray(value), self.dtype)
             self[slot_index] = items
             return
-        if self._set_item(slot_index, value):
+        single = None if self._deduplicator is None else _item_of(slot_index, self._table.shape)
+        if single is not None and self._set_item(*single, value):
             return
         selected = self._table[slot_index]
         shape = selected.shape if isinstance(selected, np.ndarray) else ()
@@ -334,6 +335,8 @@ class CompressedArray(ArrayLike):
         with self._store.keep_slots():
             references = self._encode_at(slot_index, shape, values)
             self._replace_slots(slot_index, references.reshape(shape) if shape else references[0])
+            if single is not None and self._deduplicator is not None:
+                self._deduplicator.begin_items(self._store, single[1], np.ascontiguousarray(references))
 
     def _encode_at(self, slot_index: tuple[Any, ...], shape: tuple[int, ...], values: NDArray[Any]) -> NDArray[Any]:
         """Return references to new slots for values that are assigned to the slots at an index.
@@ -350,18 +353,12 @@ class CompressedArray(ArrayLike):
         self._allocate()  # views share its memory
         return self._encode_assigned(slot_index, items)
 
-    def _set_item(self, slot_index: tuple[Any, ...], value: Any) -> bool:
-        """Write one item, as code does that writes each environment in turn; return whether that was possible.
+    def _set_item(self, row: int, env: int, value: Any) -> bool:
+        """Write an item that continues the one written last for its environment; return whether that was possible.
 
-        It continues the item that was written last for this environment.
+        Code that writes each environment in turn does so.
         """
-        if self._deduplicator is None or len(slot_index) != 2 or self._table.shape[1] == 1:
-            return False
-        row, env = slot_index
-        n_rows, n_envs = self._table.shape
-        if type(row) is not int or type(env) is not int or not (-n_rows <= row < n_rows and -n_envs <= env < n_envs):
-            return False
-        row, env = row % n_rows, env % n_envs
+        assert self._deduplicator is not None
         if self._continues_own_rows(row, env):
             return False
         self._store.free_unused(1)
@@ -525,6 +522,7 @@ class CompressedArray(ArrayLike):
             if self._deduplicator is None:
                 references = np.stack([self._append_items(row) for row in rows])
             else:
+                self._deduplicator.forget_items()
                 references = self._deduplicator.encode_rows(self._store, *rows)
             self._store.watch(references)  # until they are in the tables of arrays
         return [*references]
@@ -544,6 +542,7 @@ class CompressedArray(ArrayLike):
                 items = [self._append_items(row).reshape(n_steps, 1, n_envs) for row in rows]
                 references = np.concatenate(items, axis=1).reshape(2 * n_steps, n_envs)
             else:
+                self._deduplicator.forget_items()
                 references = self._deduplicator.encode_rows(self._store, *rows, n_steps=n_steps)
             self._store.watch(references)  # until they are in the tables of arrays
         return [references[0::2], references[1::2]]
@@ -807,3 +806,20 @@ def _row_of(slot_index: tuple[Any, ...], shape: tuple[int, ...]) -> int | None:
         return None
     is_whole = all(selects_all(part) or (shape[1] == 1 and type(part) is int and part == 0) for part in rest)
     return int(row) % shape[0] if is_whole and -shape[0] <= row < shape[0] else None
+
+
+def _item_of(slot_index: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the row and the environment that an index of integers selects among several environments.
+
+    :param shape: ``(rows, n_envs)``
+    """
+    if len(slot_index) != 2 or len(shape) != 2 or shape[1] == 1:
+        return None
+    row, env = slot_index
+    if (
+        type(row) is not int
+        or type(env) is not int
+        or not (-shape[0] <= row < shape[0] and -shape[1] <= env < shape[1])
+    ):
+        return None
+    return row % shape[0], env % shape[1]

@@ -48,6 +48,8 @@ class FrameDeduplicator:
         #: References to the slots of the last row, one of each environment, and the writer of the log that they are in.
         self._last: NDArray[Any] | None = None
         self._last_writer: object = None
+        #: :attr:`.SlotLog.n_deletions` when the segments of these slots were there.
+        self._n_deletions = 0
         self._previous: PreviousRow | None = None  # its observations
         #: The arrays of the stream by their ids. It does not keep them alive: they refer to this object.
         self.arrays: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -66,8 +68,8 @@ class FrameDeduplicator:
         :raises Exception: what the codec's training raised, once; these rows can be encoded again
         """
         first, encoder = rows[0], self.encoder
-        if self._last_writer is not store.writer:
-            self.forget_last_row()
+        if self._last_writer is not store.writer or self._n_deletions != store.log.n_deletions:
+            self._require_last_row(store)
         if self._detector is not None:
             if len(rows) > 1:
                 n_envs = len(first) // n_steps
@@ -107,17 +109,27 @@ class FrameDeduplicator:
 
         :param store: what it is written to
         :param item: of the encoder's dtype, ``item_shape``
-        :return: a reference to its slot, ``(1,)``; ``None`` as long as the layout is being detected, which takes rows
+        :return: a reference to its slot, ``(1,)``; ``None`` if nothing is known that it may continue
         :raises Exception: what the codec's training raised, once
         """
-        if self._detector is not None:
-            return None
         of_env = self._of_envs.get(env)
-        if of_env is None:
-            of_env = self._of_envs[env] = FrameDeduplicator(self.encoder, None)
+        return None if of_env is None else of_env.encode_rows(store, item[np.newaxis])[0]
+
+    def begin_items(self, store: SlotStore, env: int, references: NDArray[Any]) -> None:
+        """Let the next call of :meth:`encode_item` continue an item that was assigned otherwise.
+
+        :param references: a reference to its slot, ``(1,)``
+        """
+        if self._detector is None and store.gather(references, self.encoder.n_frames).is_uniform:
+            of_env = FrameDeduplicator(self.encoder, None)
             of_env._trainer = self._trainer
-        references: NDArray[Any] = of_env.encode_rows(store, item[np.newaxis])[0]
-        return references
+            of_env._set_last(store, references)
+            self._of_envs[env] = of_env
+
+    def forget_items(self) -> None:
+        """Continue no items of single environments, since a whole row follows."""
+        if self._of_envs:
+            self._of_envs = {}
 
     def encode_assigned_steps(
         self, store: SlotStore, steps: NDArray[Any], previous: NDArray[Any] | None
@@ -150,6 +162,13 @@ class FrameDeduplicator:
             else:  # they are those of whole items
                 self.forget_last_row()
         return references
+
+    def _require_last_row(self, store: SlotStore) -> None:
+        """Forget the last row if it is in another store, or in a segment that was deleted since."""
+        is_there = self._last is not None and self._last_writer is store.writer and store.log.has_segments(self._last)
+        if not is_there:
+            self.forget_last_row()
+        self._n_deletions = store.log.n_deletions
 
     def forget_last_row(self) -> None:
         """Store the next row in full."""

@@ -20,7 +20,7 @@ from sb3_compressed.arrays.compaction import SegmentUsage, count_references, mea
 from sb3_compressed.arrays.segment_memory import keep_block, new_block
 from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels
 from sb3_compressed.arrays.slot_format import OFFSET
-from sb3_compressed.arrays.slot_log import KeptSlots
+from sb3_compressed.arrays.slot_log import Claim, KeptSlots
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 
@@ -87,6 +87,7 @@ class MemoryLog:
     """
 
     checksum_nbytes = 0
+    n_deletions = 0
     #: The last segment, once one was begun.
     last: MemorySegment
 
@@ -163,16 +164,39 @@ class MemoryLog:
             self.grow_last(min(max(begin + nbytes, 2 * segment.bytes.size), MAX_SEGMENT_NBYTES))
         return segment, segment.bytes, begin
 
-    def append_reserved(self, nbytes: int, *, is_copy: bool = False) -> None:
+    def append_reserved(self, nbytes: int) -> None:
         """Append what was written to reserved memory; see :meth:`.SlotLog.append_reserved`."""
         segment = self.last
         segment.next_offset += nbytes
         if nbytes > self._largest:
             self._largest = nbytes
-        if is_copy:  # of the last row: of many environments, it may be larger than what else a segment has
-            self._full_at = max(self._full_at, min(COPIES * nbytes, MAX_FULL_NBYTES))
+        if segment.next_offset >= self._full_at:
+            self._open = None
+
+    def claim(self, nbytes: int) -> Claim:
+        """Return memory that nothing else is written to; see :meth:`.SlotLog.claim`."""
+        segment, room, begin = self.reserve(nbytes)
+        while segment is not self._open or segment.next_offset != begin:  # a handler of a signal has appended to it
+            segment, room, begin = self.reserve(nbytes)
+        segment.next_offset = begin + nbytes
+        return Claim(segment, begin, room[begin : begin + nbytes])
+
+    def append_claimed(self, claim: Claim, nbytes: int, copy_nbytes: int = 0) -> None:
+        """Append what was written to claimed memory; see :meth:`.SlotLog.append_claimed`."""
+        segment = self.segments[claim.segment.number]
+        if segment.next_offset == claim.offset + claim.room.size:  # else a handler of a signal has appended to it, too
+            segment.next_offset = claim.offset + nbytes
+        if segment is not self.last:
+            return
+        self._largest = max(self._largest, nbytes)
+        if copy_nbytes:  # of the last row: of many environments, it may be larger than what else a segment has
+            self._full_at = max(self._full_at, min(COPIES * copy_nbytes, MAX_FULL_NBYTES))
         elif segment.next_offset >= self._full_at:  # never between a copy and what continues it
             self._open = None
+
+    def has_segments(self, references: NDArray[np.int64]) -> bool:
+        """Return that the segments are there: those of watched references are not freed."""
+        return True
 
     def append_codec(self, codec: Codec) -> int:
         """Refer to a codec from the last segment, and return its number in the log, which is not 0."""
@@ -319,11 +343,11 @@ class MemoryLog:
 
     def __getstate__(self) -> dict[str, Any]:
         self.free_unused()
-        return {**self.__dict__, "_open": None, "_tables": {}, "_keepers": None}
+        return {**self.__dict__, "_open": None, "_tables": {}, "_usage": {}, "_keepers": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]  # 0.4.0 has no usage
-        self.__dict__.update(state, unpickled={*state["segments"]}, _tables={}, _keepers=weakref.WeakSet())
+        self.__dict__.update(state, unpickled={*state["segments"]}, _tables={}, _usage={}, _keepers=weakref.WeakSet())
 
 
 def _groups(sizes: Mapping[int, int]) -> Iterator[list[int]]:

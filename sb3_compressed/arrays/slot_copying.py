@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.slot_format import COPIED, NO_CODEC, NO_ROOM, OFFSET
-from sb3_compressed.arrays.slot_log import SlotLog, SlotSegment, address_of, damage_of
+from sb3_compressed.arrays.slot_log import Claim, SlotLog, SlotSegment, address_of, damage_of
 from sb3_compressed.common.memory import mapped_memory
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 
-__all__ = ["SlotCopier", "copying_kernels", "reserve_target"]
+__all__ = ["SlotCopier", "copying_kernels", "target_of"]
 
-#: Bytes that are copied in one call, unless a slot has more: few, so that segments are hardly larger than they should.
+#: Bytes that are copied in one call, unless a slot has more: few, so that segments are hardly larger than planned.
 CALL_NBYTES = 1 << 17
 #: The most entries of the table of what was copied from a segment, each for 8 of its bytes.
 MAX_ENTRIES = 1 << 22
@@ -39,24 +39,30 @@ def copying_kernels() -> ModuleType:
 class SlotCopier:
     """Copies slots, and each payload once to a segment, however many slots refer to it.
 
-    It keeps in mind what it has copied from the segment that it read last, so that slots can be copied in several
-    calls. Within its ``with`` block, neither log frees or moves slots: nothing refers to the copies before the caller
-    does.
+    It remembers what it has copied from the segment that it read last, so that slots can be copied in several calls.
+    Within its ``with`` block, neither log frees nor moves slots: nothing refers to the copies before the caller does.
 
     :param source: the log to read from; checksums are verified where it has them
     :param target: the log to append to
     :param codec_in_target: returns how payloads in the last segment of the target name a codec, given its address in
         the source, after writing it there if necessary; it raises ``CorruptStorage`` if the codec is not accepted
-    :param is_copy: as for :meth:`.SlotLog.append_reserved`
+    :param is_copy: whether it copies a row that is continued; see :meth:`.SlotLog.append_claimed`
+    :param before_claim: is called before parts are appended; it may begin another segment of the target
     """
 
     def __init__(
-        self, source: SlotLog, target: SlotLog, codec_in_target: Callable[[int], int], *, is_copy: bool = False
+        self,
+        source: SlotLog,
+        target: SlotLog,
+        codec_in_target: Callable[[int], int],
+        *,
+        is_copy: bool = False,
+        before_claim: Callable[[], None] = lambda: None,
     ) -> None:
         self._source, self._target = source, target
-        self._codec_in_target, self._is_copy = codec_in_target, is_copy
+        self._codec_in_target, self._is_copy, self._before_claim = codec_in_target, is_copy, before_claim
         self._kept = source.keep_slots(), target.keep_slots()
-        self._number = 0  # of the segment that was read last
+        self._number = self._n_copied = 0  # the segment that was read last, and bytes that were copied to the target's
         self._target_segment: SlotSegment | None = None
         self._codecs, self._copied = NO_CODECS, _new_table(1)
         self._state = np.zeros(3, np.int64)
@@ -119,17 +125,19 @@ class SlotCopier:
             self._number, self._codecs, self._copied = number, NO_CODECS, _new_table(n_entries)
         first = needed = 0
         while first < len(slots):
-            target_segment, target = reserve_target(self._target, max(needed, CALL_NBYTES))
-            if target_segment is not self._target_segment:  # in which nothing was copied yet
-                self._target_segment, self._codecs, self._copied = target_segment, NO_CODECS, _new_table(n_entries)
+            self._before_claim()
+            claim = self._target.claim(max(needed, CALL_NBYTES))
+            if claim.segment is not self._target_segment:  # in which nothing was copied yet
+                self._n_copied, self._codecs, self._copied = 0, NO_CODECS, _new_table(n_entries)
             self._target_segment = None  # until it is appended: after an error, nothing refers to what is not
             first = copying_kernels().copy_slots(
-                slots, first, copies, source, self._codecs, target, self._copied, self._state
-            )
+                slots, first, copies, source, self._codecs, target_of(claim, self._target.checksum_nbytes),
+                self._copied, self._state,
+            )  # fmt: skip
             nbytes, problem, detail = self._state.tolist()
-            if nbytes:
-                self._target.append_reserved(nbytes, is_copy=self._is_copy)
-            self._target_segment = target_segment
+            self._n_copied += nbytes
+            self._target.append_claimed(claim, nbytes, self._n_copied if self._is_copy else 0)
+            self._target_segment = claim.segment
             needed = detail if problem == NO_ROOM else 0
             if problem == NO_CODEC:
                 self._add_codec(number, detail, slots, first)
@@ -149,15 +157,16 @@ class SlotCopier:
         self._codecs = np.append(self._codecs, [[codec, in_target]], axis=0)
 
 
-def reserve_target(log: SlotLog, nbytes: int) -> tuple[SlotSegment, NDArray[np.int64]]:
-    """Return the segment that a log appends to, and memory for its next bytes, as kernels read it.
-
-    :param nbytes: for so many bytes
-    """
-    segment, room, at = log.reserve(nbytes)
-    data = segment.bytes
-    target = [room.ctypes.data + at, nbytes, segment.next_offset, _bits(segment), log.checksum_nbytes, segment.number]
-    return segment, np.array([*target, data.ctypes.data, data.size], np.int64)
+def target_of(claim: Claim, checksum_nbytes: int) -> NDArray[np.int64]:
+    """Return claimed memory as kernels read it."""
+    segment, room, data = claim.segment, claim.room, claim.segment.bytes
+    return np.array(
+        [
+            room.ctypes.data, room.size, claim.offset, _bits(segment), checksum_nbytes, segment.number,
+            data.ctypes.data, data.size,
+        ],
+        np.int64,
+    )  # fmt: skip
 
 
 def _new_table(n_entries: int) -> NDArray[np.uint32]:

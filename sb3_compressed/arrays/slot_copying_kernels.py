@@ -183,9 +183,11 @@ def copy_slots(
 def have_same_payloads(first_same: NDArray[np.int64], offsets: NDArray[np.int64], item: int, other: int) -> bool:
     """Return whether two items of a batch have the same payloads."""
     index, end, shift = offsets[item], offsets[item + 1], offsets[other] - offsets[item]
+    if offsets[other + 1] - shift != end:
+        return False
     while index < end and first_same[index] == first_same[index + shift]:
         index += 1
-    return bool(index == end == offsets[other + 1] - shift)
+    return bool(index == end)
 
 
 @helper(INT, INTS, INT, INT, INT, INT_ROWS, INTS, INTS, INT_ROWS)
@@ -213,6 +215,8 @@ def find_payloads(
     header = prefix + SLOT_HEADER
     if previous >> 32 != target[5] or offset + header + 4 * n > size or uint32_at(segment + offset + prefix) != n:
         return 0
+    if prefix and not is_whole(segment + offset, header + 4 * n, np.uint64(offset + SLOT_SEED) ^ np.uint64(target[3])):
+        return 0
     n_same = 0
     for index in range(n):
         payload = uint32_at(segment + offset + header + 4 * index)
@@ -221,6 +225,10 @@ def find_payloads(
         if payload + prefix + PAYLOAD_HEADER + nbytes > size or uint32_at(content - PAYLOAD_HEADER) != nbytes:
             continue
         if uint32_at(content - 4) != codecs[places[begin + index, 2]]:
+            continue
+        if prefix and not is_whole(
+            segment + payload, prefix + PAYLOAD_HEADER + nbytes, np.uint64(payload) ^ np.uint64(target[3])
+        ):
             continue
         if common_length(content, places[begin + index, 0], nbytes) == nbytes:
             n_same += 1

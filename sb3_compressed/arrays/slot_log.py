@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -32,6 +32,7 @@ from sb3_compressed.codecs import Codec
 __all__ = [
     "NO_ADDRESSES",
     "REFERENCE",
+    "Claim",
     "KeptSlots",
     "SlotLog",
     "SlotSegment",
@@ -72,8 +73,7 @@ class SlotSegment(Protocol):
 class KeptSlots:
     """A block in which a log neither frees nor moves slots, not even in a handler of a signal that interrupts it.
 
-    References are valid in it that no table has. Outside of a block, it keeps the slots as long as it lives; after an
-    exception, the block is over as soon as nothing refers to it.
+    References are valid in it that no table has. An object that is not used as a block keeps slots as long as it lives.
 
     :param keepers: those of the log
     """
@@ -89,13 +89,28 @@ class KeptSlots:
         self._keepers.discard(self)
 
 
+class Claim(NamedTuple):
+    """Memory for the next slots and payloads of a log.
+
+    :param segment: the segment that they are appended to
+    :param offset: where they begin in it
+    :param room: the memory, ``(nbytes,)``
+    """
+
+    segment: SlotSegment
+    offset: int
+    room: NDArray[np.uint8]
+
+
 class SlotLog(Protocol):
     """What slots are written to: :class:`~.memory_log.MemoryLog` or :class:`~sb3_compressed.storage.log.Log`.
 
     :cvar checksum_nbytes: the bytes of the checksum with which each part begins, which is verified; 0 for none
+    :ivar n_deletions: how often segments were deleted to which only references in no table may refer
     """
 
     checksum_nbytes: int
+    n_deletions: int
 
     @property
     def segments(self) -> Mapping[int, SlotSegment]:
@@ -116,6 +131,10 @@ class SlotLog(Protocol):
         """Return a block in which nothing is freed or moved."""
         ...
 
+    def has_segments(self, references: NDArray[np.int64]) -> bool:
+        """Return whether the segments of all slots that references refer to are there."""
+        ...
+
     def name(self, number: int) -> str:
         """Return the name of a segment, for messages."""
         ...
@@ -131,10 +150,20 @@ class SlotLog(Protocol):
         """
         ...
 
-    def append_reserved(self, nbytes: int, *, is_copy: bool = False) -> None:
-        """Append slots and payloads that were written to the memory that :meth:`reserve` returned last.
+    def append_reserved(self, nbytes: int) -> None:
+        """Append slots and payloads that were written to the memory that :meth:`reserve` returned last."""
+        ...
 
-        :param is_copy: whether another segment has them, too
+    def claim(self, nbytes: int) -> Claim:
+        """Return memory as :meth:`reserve` does, which a handler of a signal does not overwrite meanwhile."""
+        ...
+
+    def append_claimed(self, claim: Claim, nbytes: int, copy_nbytes: int = 0) -> None:
+        """Append slots and payloads that were written to claimed memory.
+
+        :param nbytes: how much of it was used
+        :param copy_nbytes: if they are copies of a row that is continued, the bytes of all copies so far: the segment
+            is not full before it has several times as many
         """
         ...
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels, reserve_target
+from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels, target_of
 from sb3_compressed.arrays.slot_format import ELSEWHERE, OFFSET, PAYLOAD_HEADER, SLOT_HEADER
 from sb3_compressed.arrays.slot_log import NO_ADDRESSES, REFERENCE, SlotLog, SlotSegment, address_of, slot_kernels
 from sb3_compressed.arrays.slot_reader import AcceptedCodec, SlotReader
@@ -51,13 +53,12 @@ class SlotWriter:
             items
         )  # at most, in one part: if the disk is full, nothing is left there
         codecs = np.array([self._number_of(codec) for codec in batch.codecs], np.int64)
-        _, target = reserve_target(self._log, nbytes)
+        claim = self._log.claim(nbytes)
         references, written = np.empty(len(items), REFERENCE), np.full((len(places), 3), -1)
         nbytes = copying_kernels().append_items(
-            previous, items, references, places, batch.offsets, first_same, codecs, target, written
+            previous, items, references, places, batch.offsets, first_same, codecs, target_of(claim, skipped), written
         )
-        if nbytes:
-            self._log.append_reserved(nbytes)
+        self._log.append_claimed(claim, nbytes)
         return references
 
     def _number_of(self, codec: Codec) -> int:
@@ -71,19 +72,19 @@ class SlotWriter:
             self._begin(segment)
         return address_of(segment.number, self._offset_of(codec))
 
-    def copier(self, source: SlotReader, accepted: AcceptedCodec | None = None, *, is_copy: bool = False) -> SlotCopier:
+    def copier(self, source: SlotReader, accepted: AcceptedCodec | None = None, **options: Any) -> SlotCopier:
         """Return what copies slots to the log.
 
         :param source: reads from the log that contains them
         :param accepted: the codec that they must have, as :attr:`.SlotStore.codec`
-        :param is_copy: as for :meth:`.SlotLog.append_reserved`
+        :param options: ``is_copy`` and ``before_claim`` of :class:`.SlotCopier`
         """
 
         def codec_here(address: int) -> int:
             codec = source.accepted(address, accepted)
             return 0 if codec is None else self._number_of(codec)
 
-        return SlotCopier(source.log, self._log, codec_here, is_copy=is_copy)
+        return SlotCopier(source.log, self._log, codec_here, **options)
 
     def _offset_of(self, codec: Codec) -> int:
         """Return the offset of a codec in the last segment, after writing it there if necessary."""

@@ -210,7 +210,11 @@ class BufferCheckpoint:
         n_rows = rows_of_part([first for first, *_ in streams])
         with ExitStack() as stack:
             copiers = [
-                stack.enter_context(store.slots.writer.copier(first.store.reader, first.store.codec))
+                stack.enter_context(
+                    store.slots.writer.copier(
+                        first.store.reader, first.store.codec, before_claim=store.begin_segment_if_full
+                    )
+                )
                 if isinstance(first, CompressedArray)
                 else None
                 for first, *_ in streams

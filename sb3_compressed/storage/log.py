@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.slot_format import CHECKSUM_NBYTES
-from sb3_compressed.arrays.slot_log import KeptSlots
+from sb3_compressed.arrays.slot_log import Claim, KeptSlots
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.registry import codec_from_config
 from sb3_compressed.errors import CorruptStorage, StorageError
@@ -78,6 +78,8 @@ class Log:
         #: Memory for the next slots and payloads.
         self._reserved = np.empty(0, np.uint8)
         self._keepers: WeakSet[Any] = WeakSet()
+        #: See :class:`~.slot_log.SlotLog`.
+        self.n_deletions = 0
         #: The open segments, by number.
         self.segments: dict[int, Segment] = {}
         #: The ids of the segments that the state refers to or that follow its snapshot, by number.
@@ -280,9 +282,28 @@ class Log:
             self._reserved = np.empty(max(nbytes, MIN_RESERVED_NBYTES), np.uint8)
         return segment, self._reserved, 0
 
-    def append_reserved(self, nbytes: int, *, is_copy: bool = False) -> None:  # which logs in memory count
+    def append_reserved(self, nbytes: int) -> None:
         """Append slots and payloads to the last segment; see :meth:`.SlotLog.append_reserved`."""
         self.last.append(SLOTS, self._reserved[:nbytes].tobytes())
+
+    def claim(self, nbytes: int) -> Claim:
+        """Return memory for slots and payloads that :meth:`append_claimed` writes; see :meth:`.SlotLog.claim`."""
+        segment = self.segment_to_write()
+        return Claim(segment, segment.next_offset, np.empty(nbytes, np.uint8))
+
+    def append_claimed(self, claim: Claim, nbytes: int, copy_nbytes: int = 0) -> None:
+        """Append slots and payloads to the last segment; see :meth:`.SlotLog.append_claimed`.
+
+        :raises StorageError: if something else was appended since they were claimed, as by a handler of a signal
+        """
+        if claim[:2] != (self.last, self.last.next_offset):
+            raise StorageError(f"{self.folder} was written to in the middle of a copy; nothing was copied")
+        if nbytes:
+            self.last.append(SLOTS, claim.room[:nbytes].tobytes())
+
+    def has_segments(self, references: NDArray[np.int64]) -> bool:
+        """Return whether no segment of some slots was deleted."""
+        return all(number in self.ids for number in np.unique(references[references != 0] >> 32).tolist())
 
     def append_codec(self, codec: Codec) -> int:
         """Append a codec to the last segment, and return its offset."""
@@ -367,6 +388,7 @@ class Log:
         self._check_writable()
         if self._keepers:
             return
+        self.n_deletions += 1
         for number in {*self.segments, *self.ids, *segment_numbers(self.folder)}:
             if number not in keep and number < self._snapshot:
                 if number in self.segments:

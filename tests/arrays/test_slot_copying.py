@@ -9,15 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from drawn_examples import examples
+from drawn_examples import FACTOR, examples
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from interrupts import bytecodes, call_within, evenly
 from numpy.typing import NDArray
 from slot_objects import Slot, batch_of, load_slots, write_slots
 from storage.folders import damage, names
 from storage.slot_logs import assert_same_slots, new_log
 
-from sb3_compressed import CompressedArray
+from sb3_compressed import CompressedArray, CompressedReplayBuffer, load_checkpoint
 from sb3_compressed.arrays import memory_log, slot_copying
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.memory_log import MemoryLog
@@ -30,6 +32,7 @@ from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CorruptPayload
+from sb3_compressed.storage import array_store, segment
 from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.log import Log
 
@@ -598,3 +601,105 @@ def test_references_are_replaced(old: list[int], table: list[int]) -> None:
         replaced = dict(zip(old, new.tolist(), strict=True))
         assert found.tolist() == [replaced.get(reference, reference) for reference in each]
         assert n_replaced == len([reference for reference in each if reference in replaced])
+
+
+# -- what real sizes and other callers need --------------------------------------------------------------------
+
+
+def test_rows_of_many_environments_are_not_copied_to_each_segment() -> None:
+    """A segment begins with what the next row shares: several calls of the kernel, and more than a segment has else."""
+    n_envs, n_rows = 64, 24
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (n_rows + 4, n_envs, 84, 84), np.uint8)
+    array = CompressedArray((n_rows, n_envs, 4, 84, 84), np.uint8, "none", frame_stack=4)
+    for row in range(n_rows):
+        array[row] = frames[row : row + 4].swapaxes(0, 1)
+    assert array.nbytes < 1.6 * frames.nbytes
+    np.testing.assert_array_equal(array[-1], frames[-5:-1].swapaxes(0, 1))
+
+
+def test_a_save_begins_further_segments_in_the_middle_of_a_part(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Offsets have 32 bits, and a part of large observations may have more bytes."""
+    space = spaces.Box(0, 255, (3, 8, 8), np.uint8)
+    options: Any = {"compression_method": "none", "n_envs": 8, "device": "cpu"}
+    buffer = CompressedReplayBuffer(8 * 4096, space, spaces.Discrete(2), **options)
+    obs = np.random.default_rng(0).integers(0, 256, (4097, 8, *space.shape), np.uint8)
+    zeros = np.zeros((4096, 8))
+    buffer.extend(obs[:-1], obs[1:], zeros[..., np.newaxis], zeros, zeros, timeouts=zeros)
+    monkeypatch.setattr(segment, "MAX_NBYTES", 4 << 20)
+    monkeypatch.setattr(array_store, "MAX_SEGMENT_NBYTES", 2 << 20)
+    buffer.save_checkpoint(tmp_path)
+    loaded = load_checkpoint(tmp_path, device="cpu")
+    np.testing.assert_array_equal(loaded.observations, obs[:-1])
+    np.testing.assert_array_equal(loaded.next_observations, obs[1:])
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_what_is_assigned_after_its_segment_was_deleted(by_row: bool, tmp_path: Path) -> None:
+    """The item that was assigned last may be repeated when no table refers to it any more."""
+    space = spaces.Box(0, 255, (64, 64), np.uint8)
+    options: Any = {"compression_method": "none", "n_envs": 2, "device": "cpu"}
+    buffer = CompressedReplayBuffer(200, space, spaces.Discrete(2), storage=tmp_path / "folder", **options)
+    rng = np.random.default_rng(0)
+    index: Any = -1 if by_row else (-1, 0)
+    final = rng.integers(0, 256, (2, 64, 64), np.uint8)
+    item = final if by_row else final[0]
+    zeros = np.zeros((50, 2))
+    for n_parts in (1, 60):
+        for _ in range(n_parts):
+            obs = rng.integers(0, 256, (50, 2, 64, 64), np.uint8)
+            buffer.extend(obs, obs, zeros[..., np.newaxis], zeros, zeros, timeouts=zeros)
+        for _ in range(2):  # the second one continues the first one
+            buffer.next_observations[index] = item
+        np.testing.assert_array_equal(buffer.next_observations[index], item)
+    buffer.close()
+    np.testing.assert_array_equal(load_checkpoint(tmp_path / "folder", device="cpu").next_observations[index], item)
+
+
+def test_single_items_beside_whole_rows_share_frames() -> None:
+    rng = np.random.default_rng(0)
+    sizes = []
+    for has_items in (False, True):
+        array = CompressedArray((100, 2, 4, 40, 40), np.uint8, "none", frame_stack=4)
+        following = array.new_sharing_frames()
+        frames = rng.integers(0, 256, (105, 2, 40, 40), np.uint8)
+        for row in range(100):
+            obs, next_obs = (frames[first : first + 4].swapaxes(0, 1) for first in (row, row + 1))
+            for each, references in zip((array, following), array.encode_rows(obs, next_obs), strict=True):
+                each.write_encoded(row, references)
+            if has_items and row % 5 == 0:
+                following[row, 1] = next_obs[1]
+                np.testing.assert_array_equal(following[row, 1], next_obs[1])
+        sizes.append(array.nbytes)
+    assert sizes[1] < sizes[0] + 20 * (1600 + 8 + 20) + 1000  # each has one new frame
+
+
+def test_writing_within_compaction() -> None:
+    """The handler of a signal assigns a row while slots are moved; neither overwrites the other."""
+    rng = np.random.default_rng(0)
+    content = rng.integers(0, 256, (600, 1, 64, 64), np.uint8)
+    kept = np.arange(600) % 4 == 0
+
+    def sparse() -> CompressedArray:
+        array = CompressedArray(content.shape, np.uint8, "none", frame_stack=None)
+        for row in range(600):
+            array[row] = content[row]
+        array[~kept] = content[0, 0]
+        return array
+
+    array = sparse()
+    found = bytecodes(array.store.free_unused)
+    # Since Python 3.11, no handler is called within the lines that change `next_offset`.
+    names = "copy_distinct", "_copy_from_segment", "_move_slots", "reserve"
+    expected = np.where(kept[:, np.newaxis, np.newaxis, np.newaxis], content, content[0])
+    expected[5] = new = rng.integers(0, 256, (1, 64, 64), np.uint8)
+    for at in evenly([at for at in found if at[0].co_name in names], 40 if FACTOR is None else 400):
+        array = sparse()
+
+        def handler(array: CompressedArray = array) -> None:
+            array[5] = new
+
+        call_within(array.store.free_unused, at, handler)
+        np.testing.assert_array_equal(array, expected)
