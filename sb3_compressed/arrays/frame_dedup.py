@@ -22,7 +22,7 @@ from sb3_compressed.common.warning import warn_user
 __all__ = ["FrameDeduplicator"]
 
 #: Attributes that copies and pickles do not share.
-NOT_COPIED = {"arrays", "last_assigned", "_of_envs"}
+NOT_COPIED = {"arrays", "last_assigned", "_of_envs", "_n_deletions"}
 
 
 class FrameDeduplicator:
@@ -256,7 +256,8 @@ class FrameDeduplicator:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         of_03 = {"_unchosen", "budget", "was_chosen", "_last_slots"}
-        self.__dict__.update(arrays=WeakValueDictionary(), last_assigned={}, _of_envs={}, _last=None, _last_writer=None)
+        self.__dict__.update(arrays=WeakValueDictionary(), last_assigned={}, _of_envs={}, _n_deletions=0)
+        self.__dict__.update(_last=None, _last_writer=None)
         self.__dict__.update({name: value for name, value in state.items() if name not in of_03})
         codec: Any = self.encoder.codec
         if state.get("was_chosen") and codec.name == "delta":  # it has the coder that 0.3.0 had chosen
