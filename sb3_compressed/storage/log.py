@@ -77,7 +77,6 @@ class Log:
         self.folder = folder.absolute()  # the working directory may change
         #: Memory for the next slots and payloads.
         self._reserved = np.empty(0, np.uint8)
-        self._keepers: WeakSet[Any] = WeakSet()
         #: See :class:`~.slot_log.SlotLog`.
         self.n_deletions = 0
         #: The open segments, by number.
@@ -92,6 +91,7 @@ class Log:
         self._lock = lock
         #: A random number that all segments of a log, and of its copies, have in common.
         self.identity = secrets.randbits(64)
+        self._keepers: WeakSet[Any] = WeakSet()
 
     # -- opening ---------------------------------------------------------------------------------------------
 
