@@ -138,13 +138,13 @@ class CompressedArray(ArrayLike):
 
         :raises CorruptPayload: if one is damaged
         """
-        batch = self._store.gather(self._table.reshape(-1), 0)
-        places, offsets = batch.payloads.places, batch.offsets.tolist()
-        _, first, numbers = np.unique(places[:, 0], return_index=True, return_inverse=True)
-        distinct = [*batch.payloads[first]]
+        with self._store.keep_slots():
+            batch = self._store.gather(self._table.flatten(), 0)  # kernels take no read-only arrays
+            _, first, numbers = np.unique(batch.payloads.places[:, 0], return_index=True, return_inverse=True)
+            distinct = [*batch.payloads[first]]
         payloads = [distinct[number] for number in numbers.tolist()]
         slots = np.empty(self._table.size, object)
-        for index, (begin, end) in enumerate(pairwise(offsets)):
+        for index, (begin, end) in enumerate(pairwise(batch.offsets.tolist())):
             if begin < end:
                 slots[index] = payloads[begin] if end == begin + 1 else tuple(payloads[begin:end])
         return slots.reshape(self._table.shape)

@@ -434,3 +434,10 @@ def test_a_view_has_no_stream_and_no_changes_of_its_own() -> None:
     with pytest.raises(ValueError, match="changes of a view cannot be tracked"):
         view.track_changes()
     assert_same_array(array, plain)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 4), (2, 3, 4)])
+def test_slots_of_an_array_that_was_not_written(shape: tuple[int, ...]) -> None:
+    array = CompressedArray(shape, np.uint8, "none")
+    assert array.slots.shape == shape[:2]
+    assert [*array.slots.flat] == [None] * array.slots.size
