@@ -144,7 +144,7 @@ class FrameDeduplicator:
         """
         n_steps, width, *item_shape = steps.shape
         layout = self.encoder.layout
-        before = {name: vars(self)[name] for name in ("_last", "_last_writer", "_previous")}
+        before = {name: vars(self)[name] for name in ("_last", "_last_writer", "_previous", "_of_envs")}
         self.forget_last_row()
         if previous is not None and store.gather(previous, self.encoder.n_frames).is_uniform:
             self._set_last(store, previous)
