@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.device_log import DeviceLog
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.delta import Delta
@@ -19,6 +18,9 @@ from sb3_compressed.codecs.delta_headers import CODEC_STATE
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.codecs.raw import Raw
 from sb3_compressed.errors import CorruptPayload
+
+if TYPE_CHECKING:
+    from sb3_compressed.arrays.device_log import DeviceLog
 
 __all__ = ["DeviceDecoder", "Launch", "Reason", "codec_record", "is_decodable", "layout_record"]
 

@@ -9,14 +9,18 @@ from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.log_segment import Claim, SlotSegment
 from sb3_compressed.arrays.slot_format import COPIED, NO_CODEC, NO_ROOM, OFFSET
-from sb3_compressed.arrays.slot_log import Claim, SlotLog, SlotSegment, address_of, damage_of
 from sb3_compressed.common.memory import mapped_memory
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
+
+if TYPE_CHECKING:
+    from sb3_compressed.arrays.slot_log import SlotLog
 
 __all__ = ["SlotCopier", "copying_kernels", "target_of"]
 
@@ -142,7 +146,7 @@ class SlotCopier:
             if problem == NO_CODEC:
                 self._add_codec(number, detail, slots, first)
             elif problem not in (COPIED, NO_ROOM):
-                raise CorruptPayload(damage_of(self._source, problem, number, detail), first)
+                raise CorruptPayload(self._source.describe_damage(problem, number, detail), first)
 
     def _add_codec(self, number: int, codec: int, slots: NDArray[np.int64], index: int) -> None:
         """Find out how payloads in the target name a codec of a segment.
@@ -150,7 +154,7 @@ class SlotCopier:
         :raises CorruptPayload: if it cannot be read or is not accepted, of the slot at an index
         """
         try:
-            in_target = self._codec_in_target(address_of(number, codec))
+            in_target = self._codec_in_target(number << 32 | codec)
         except CorruptStorage as error:
             slot = f"{self._source.name(number)}, the slot at byte {int(slots[index]) & OFFSET}"
             raise CorruptPayload(f"{slot}: {error}", index) from error

@@ -17,147 +17,122 @@ A slot's address is its position in the log, ``segment << 32 | offset``; 0 is a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
-from weakref import WeakSet
+from typing import Any, ClassVar
+from weakref import WeakSet, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.slot_format import DAMAGED_PAYLOAD, INVALID_SLOT, SLOT_HEADER
-from sb3_compressed.codecs import Codec
+from sb3_compressed.arrays.batch_pool import Empty, checked_empty
+from sb3_compressed.arrays.compaction import compaction_kernels
+from sb3_compressed.arrays.decoding import decode, payload_kernels
+from sb3_compressed.arrays.encoding import AcceptedCodec, FrameEncoder
+from sb3_compressed.arrays.log_segment import Claim, KeptSlots, SlotSegment
+from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels, target_of
+from sb3_compressed.arrays.slot_format import (
+    DAMAGED_PAYLOAD,
+    ELSEWHERE,
+    INVALID_SLOT,
+    NO_SEGMENT,
+    OFFSET,
+    PAYLOAD_HEADER,
+    SLOT_HEADER,
+    TOO_MANY_PAYLOADS,
+)
+from sb3_compressed.codecs import Codec, TrainableCodec
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 
-__all__ = [
-    "NO_ADDRESSES",
-    "REFERENCE",
-    "Claim",
-    "KeptSlots",
-    "SlotLog",
-    "SlotSegment",
-    "address_of",
-    "damage_of",
-    "slot_kernels",
-]
+__all__ = ["NO_ADDRESSES", "REFERENCE", "UNWRITTEN", "SlotLog", "SlotOf", "slot_kernels"]
 
 #: The dtype of addresses.
 REFERENCE = np.dtype(np.int64)
+#: The reference to a slot that was never written, an array without axes.
+UNWRITTEN = np.array(0, REFERENCE)
 NO_ADDRESSES = np.zeros(0, REFERENCE)
+NOTHING_MAPPED = (), np.zeros((0, 4), np.int64)
+#: Payloads of a slot for which there is room at first, if their number is not known.
+FEW_PAYLOADS = 4
+#: Dead weak references that may be listed before the list is pruned.
+MAX_DEAD_TABLES = 64
+
+SlotOf = Callable[[int], tuple[int, ...]]
+"""Returns the index of the slot at a position of a batch, for errors."""
 
 
-class SlotSegment(Protocol):
-    """A part of a log, which is only appended to."""
+class SlotLog(ABC):
+    """Slots and payloads, which are appended to segments: the base of the logs in memory, on a device and on disk.
 
-    @property
-    def number(self) -> int:
-        """Its number in the log."""
-        ...
-
-    @property
-    def id(self) -> int:
-        """A random number, with which the seeds of checksums are XORed."""
-        ...
-
-    @property
-    def bytes(self) -> NDArray[np.uint8]:
-        """Its memory, which may be replaced by a larger copy."""
-        ...
-
-    @property
-    def next_offset(self) -> int:
-        """Where the next bytes will be appended."""
-        ...
-
-
-class KeptSlots:
-    """A block in which a log neither frees nor moves slots, not even in a handler of a signal that interrupts it.
-
-    References are valid in it that no table has. An object that is not used as a block keeps slots as long as it lives.
-
-    :param keepers: those of the log
-    """
-
-    def __init__(self, keepers: WeakSet[Any]) -> None:
-        self._keepers = keepers
-        keepers.add(self)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        self._keepers.discard(self)
-
-
-class Claim(NamedTuple):
-    """Memory for the next slots and payloads of a log.
-
-    :param segment: the segment that they are appended to
-    :param offset: where they begin in it
-    :param room: the memory, ``(nbytes,)``
-    """
-
-    segment: SlotSegment
-    offset: int
-    room: NDArray[np.uint8]
-
-
-class SlotLog(Protocol):
-    """What slots are written to: :class:`~.memory_log.MemoryLog` or :class:`~sb3_compressed.storage.log.Log`.
+    Tables ``(rows, n_envs)`` have one reference to a slot for each item: its address in the log. Equal references refer
+    to equal slots.
 
     :cvar checksum_nbytes: the bytes of the checksum with which each part begins, which is verified; 0 for none
-    :ivar n_deletions: how often segments were deleted to which only references in no table may refer
+    :cvar is_in_memory: whether the slots are in memory, where copies and pickles share or contain them
+    :cvar is_on_device: whether they are on a device, which decodes batches to tensors
+    :ivar segments: the open segments, by number
+    :ivar last: the last segment
+    :ivar n_overwritten: references of tables that were overwritten since :meth:`free_unused` was called last
+    :ivar n_until_free: how many may be, until it is worth calling it again
     """
 
-    checksum_nbytes: int
-    n_deletions: int
+    checksum_nbytes: ClassVar[int]
+    is_in_memory: ClassVar[bool]
+    is_on_device: ClassVar[bool] = False
+    segments: Mapping[int, SlotSegment]
+    last: SlotSegment
+    n_overwritten: int = 0
+    n_until_free: float = math.inf
 
-    @property
-    def segments(self) -> Mapping[int, SlotSegment]:
-        """The open segments, by number."""
-        ...
+    def __init__(self) -> None:
+        self._keepers: WeakSet[Any] = WeakSet()
+        #: The tables by their ids.
+        self._tables: dict[int, ref[NDArray[np.int64]]] = {}
+        self._n_live = 0
+        #: The memory of segments, their table for the kernel, and codecs by their addresses, as they were read.
+        self._mapped: tuple[tuple[Any, ...], NDArray[np.int64]] = NOTHING_MAPPED
+        self._read_codecs: dict[int, Codec] = {}
+        #: The number and the id of the segment that was appended to last, and by the id of each codec that was written
+        #: to it, its offset there, and the codec.
+        self._appended_to, self._segment_id = -1, np.uint64(0)
+        self._written_codecs: dict[int, tuple[int, Codec]] = {}
+
+    # -- segments ----------------------------------------------------------------------------------------------
 
     @property
     def mapped_segments(self) -> Mapping[int, SlotSegment]:
-        """Those whose bytes are in the memory of the process."""
-        ...
+        """The segments whose bytes are in the memory of the process, by number."""
+        return self.segments
 
-    @property
-    def last(self) -> SlotSegment:
-        """The last segment."""
-        ...
-
-    def keep_slots(self) -> KeptSlots:
-        """Return a block in which nothing is freed or moved."""
-        ...
-
-    def has_segments(self, references: NDArray[np.int64]) -> bool:
-        """Return whether the segments of all slots that references refer to are there."""
-        ...
-
-    def name(self, number: int) -> str:
-        """Return the name of a segment, for messages."""
-        ...
-
+    @abstractmethod
     def segment(self, number: int) -> SlotSegment:
         """Return a segment, which is opened if necessary; raise ``CorruptStorage`` if it is missing or damaged."""
-        ...
 
+    @abstractmethod
+    def name(self, number: int) -> str:
+        """Return the name of a segment, for messages."""
+
+    @abstractmethod
     def reserve(self, nbytes: int = 0) -> tuple[SlotSegment, NDArray[np.uint8], int]:
         """Return the segment to append to, begun if necessary, memory for its next bytes, and where in it these begin.
 
         :param nbytes: for at least so many bytes
         """
-        ...
 
+    @abstractmethod
     def append_reserved(self, nbytes: int) -> None:
         """Append slots and payloads that were written to the memory that :meth:`reserve` returned last."""
-        ...
 
+    @abstractmethod
     def claim(self, nbytes: int) -> Claim:
         """Return memory as :meth:`reserve` does, which a handler of a signal does not overwrite meanwhile."""
-        ...
 
+    @abstractmethod
     def append_claimed(self, claim: Claim, nbytes: int, copy_nbytes: int = 0) -> None:
         """Append slots and payloads that were written to claimed memory.
 
@@ -165,40 +140,352 @@ class SlotLog(Protocol):
         :param copy_nbytes: if they are copies of a row that is continued, the bytes of all copies so far: the segment
             is not full before it has several times as many
         """
-        ...
 
+    @abstractmethod
     def append_codec(self, codec: Codec) -> int:
         """Store a codec in the last segment, and return its offset there, or its number in the log; never 0."""
-        ...
 
+    @abstractmethod
     def codec_at(self, number: int, offset: int) -> Codec:
         """Return the codec of a segment by what :meth:`append_codec` returned; raise ``CorruptStorage`` without one."""
-        ...
 
+    def count_overwritten(self, n_references: int) -> None:
+        """Count references of tables that are overwritten next; if much may be unused by now, free it."""
+        if self.n_overwritten >= self.n_until_free:
+            self.free_unused()
+        self.n_overwritten += n_references
 
-def address_of(segment: int, offset: int) -> int:
-    """Return the position of a byte in a log as one integer."""
-    return segment << 32 | offset
+    def free_unused(self) -> None:
+        """Free the memory of slots that no table refers to, so that other references become invalid.
 
+        If most of the memory is unused, since rows were overwritten in another order than they were written, slots are
+        moved together, and the references of tables change. While slots are kept, this does nothing, as on disk, where
+        files that are not used are deleted at snapshots.
+        """
+        return
 
-def damage_of(log: SlotLog, problem: int, number: int, offset: int, n_frames: int = 0) -> str:
-    """Return a description of a problem that a kernel found.
+    @property
+    def memory_nbytes(self) -> int:
+        """The memory of all slots and codecs, in bytes; of a folder, they are on disk."""
+        return 0
 
-    :param problem: :data:`~.slot_format.INVALID_SLOT`, :data:`~.slot_format.DAMAGED_SLOT` or
-        :data:`~.slot_format.DAMAGED_PAYLOAD`
-    :param number: the number of the segment
-    :param offset: where the slot or payload begins
-    :param n_frames: the number of payloads that a slot must have, unless it has one; 0 for any number
-    """
-    segment = log.segment(number)
-    part = f"{log.name(number)}, the {'payload' if problem == DAMAGED_PAYLOAD else 'slot'} at byte {offset}"
-    if problem != INVALID_SLOT:
-        return f"{part}, is {'damaged' if offset < len(segment.bytes) else 'beyond the end of the file'}"
-    begin = offset + log.checksum_nbytes
-    n_payloads = int.from_bytes(segment.bytes[begin : begin + SLOT_HEADER].tobytes(), "little")
-    if n_frames and n_payloads not in (0, 1, n_frames):
-        return f"it has {n_payloads} payloads, and items have {n_frames} frames"
-    return f"{part}, is invalid"
+    def trained_codecs(self) -> list[TrainableCodec]:
+        """Return the different trained codecs that it keeps in memory."""
+        return []
+
+    @property
+    def device_nbytes(self) -> int:
+        """The memory that it takes on a device, in bytes."""
+        return 0
+
+    @staticmethod
+    def prepare() -> None:
+        """Import and compile what writing and reading need, rather than at the first step of a training."""
+        slot_kernels()
+        payload_kernels()
+        compaction_kernels()
+        copying_kernels()
+
+    # -- tables ------------------------------------------------------------------------------------------------
+
+    def new_table(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """Return a table of unwritten slots, which keeps the slots that it refers to as long as it lives."""
+        table = np.zeros(shape, REFERENCE)
+        self.watch(table)
+        return table
+
+    def watch(self, table: NDArray[np.int64]) -> None:
+        """Keep the segments of the slots that a table refers to as long as the table lives."""
+        owner = table if table.base is None else table.base
+        self._tables[id(owner)] = ref(owner)
+        if len(self._tables) >= 2 * self._n_live + MAX_DEAD_TABLES:
+            self._n_live = len(self.live_tables())
+
+    def live_tables(self) -> list[NDArray[np.int64]]:
+        """Return the tables that still live."""
+        tables = []
+        for key, each in [*self._tables.items()]:
+            if (table := each()) is not None:
+                tables.append(table)
+            elif self._tables.get(key) is each:  # in place: this may interrupt :meth:`watch`
+                del self._tables[key]
+        return tables
+
+    def keep_slots(self) -> KeptSlots:
+        """Return a block in which nothing is freed or moved; see :class:`.KeptSlots`."""
+        return KeptSlots(self._keepers)
+
+    @property
+    def keeps_slots(self) -> bool:
+        """Whether there is a block of :meth:`keep_slots`."""
+        return len(self._keepers) > 0
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        references: NDArray[np.int64],
+        encoder: FrameEncoder,
+        dtype: np.dtype[Any],
+        slot_of: SlotOf | None = None,
+        *,
+        empty: Empty = checked_empty,
+        num_threads: int = 1,
+        to_host: bool = False,
+    ) -> Any:
+        """Decode slots.
+
+        :param references: ``(n,)``
+        :param encoder: what encoded them
+        :param dtype: dtype of the result
+        :param slot_of: returns the index of the slot at a position among the references, for the error
+        :param empty: allocates memory, as :func:`numpy.empty` does
+        :param num_threads: the number of threads that may decode
+        :param to_host: whether the result is an array also if the slots are on a device
+        :return: a new array ``(n, *item_shape)``; a tensor if the slots are on a device
+        :raises CorruptPayload: as :meth:`gather`; on a device, if an earlier batch could not be decoded
+        :raises MemoryError: if there is not enough memory
+        """
+        out = empty((len(references), *encoder.item_shape), dtype)
+        stored = out if dtype == encoder.dtype else np.empty(out.shape, encoder.dtype)
+        try:
+            batch = self.gather(references, encoder.n_frames, encoder.accepted)
+            decode(batch, encoder.layout, stored, num_threads)
+        except CorruptPayload as error:
+            slot = None if slot_of is None else slot_of(error.index)
+            raise CorruptPayload(error.reason, error.index, slot) from error
+        if stored is not out:
+            out[...] = stored
+        return out
+
+    def gather(
+        self, references: NDArray[np.int64], n_frames: int, accepted: AcceptedCodec | None = None
+    ) -> PayloadBatch:
+        """Verify slots, and return their payloads, which stay where they are in the log.
+
+        :param references: ``(n,)``
+        :param n_frames: the number of payloads of each slot, unless it has one or none; 0 for any number
+        :param accepted: the codec, or class of codecs, whose payloads are accepted; ``None`` for every trainable codec
+        :raises CorruptPayload: if one is damaged, has another number of payloads, or another codec wrote it; ``index``
+            is its position, and the message names the file and the byte
+        """
+        addresses = np.ascontiguousarray(references)
+        owner, table = self._mapped
+        if not owner or owner[-1] is not self.last.bytes:
+            owner, table = self._map_segments()
+        offsets, problem = np.empty(len(addresses) + 1, np.int64), np.empty(2, np.int64)
+        n_places = len(addresses) * (n_frames or FEW_PAYLOADS)
+        while True:
+            places, found = np.empty((n_places, 3), np.int64), np.empty(n_places, np.int64)
+            result = slot_kernels().locate_stored(
+                addresses, n_frames, self.checksum_nbytes, table, found, offsets, places, problem
+            )
+            if result >= 0:
+                break
+            if result == NO_SEGMENT:
+                owner, table = self._map_segments(addresses)
+            elif result == TOO_MANY_PAYLOADS:
+                n_places *= 2
+            else:
+                index, offset = problem.tolist()
+                number = int(addresses[index]) >> 32
+                raise CorruptPayload(self.describe_damage(result, number, offset, n_frames), index)
+        places, codecs = places[: offsets[-1]], []
+        for number, address in enumerate(found[:result].tolist()):
+            writer: Any = self._read_codecs.get(address)
+            if type(writer) is not accepted:  # otherwise it is one that was read before
+                try:
+                    writer = self.accepted_codec_at(address, accepted)
+                except CorruptStorage as error:
+                    payload = int(np.argmax(places[:, 2] == number))
+                    index = int(np.searchsorted(offsets, payload, side="right")) - 1
+                    slot, name = int(addresses[index]) & OFFSET, self.name(int(addresses[index]) >> 32)
+                    raise CorruptPayload(f"{name}, the slot at byte {slot}: {error}", index) from error
+            codecs.append(writer)
+        return PayloadBatch(codecs, Payloads(places, owner), n_frames, offsets)
+
+    def codec(self, address: int) -> Codec:
+        """Return the codec at an address, each time the same object.
+
+        :raises CorruptStorage: if there is none
+        """
+        codec = self._read_codecs.get(address)
+        if codec is None:
+            codec = self._read_codecs[address] = self.codec_at(address >> 32, address & OFFSET)
+        return codec
+
+    def accepted_codec_at(self, address: int, accepted: AcceptedCodec | None) -> Codec | None:
+        """Return the codec that wrote payloads, which name its address in the log unless it is not trainable.
+
+        :raises CorruptStorage: if it cannot be read, or is not the one that is accepted
+        """
+        codec = self.codec(address) if address & OFFSET else None
+        if accepted is None:
+            is_accepted, expected = codec is None or isinstance(codec, TrainableCodec), "a trainable codec"
+        else:
+            is_trainable = isinstance(accepted, type) and issubclass(accepted, TrainableCodec)
+            is_accepted, expected = type(codec) is accepted if is_trainable else codec is None, accepted.name
+        if not is_accepted:
+            raise CorruptStorage(f"it is by {'no trainable codec' if codec is None else codec.name}, not by {expected}")
+        return accepted if isinstance(accepted, Codec) else codec
+
+    def describe_damage(self, problem: int, number: int, offset: int, n_frames: int = 0) -> str:
+        """Return a description of a problem that a kernel found.
+
+        :param problem: :data:`~.slot_format.INVALID_SLOT`, :data:`~.slot_format.DAMAGED_SLOT` or
+            :data:`~.slot_format.DAMAGED_PAYLOAD`
+        :param number: the number of the segment
+        :param offset: where the slot or payload begins
+        :param n_frames: the number of payloads that a slot must have, unless it has one; 0 for any number
+        """
+        segment = self.segment(number)
+        part = f"{self.name(number)}, the {'payload' if problem == DAMAGED_PAYLOAD else 'slot'} at byte {offset}"
+        if problem != INVALID_SLOT:
+            return f"{part}, is {'damaged' if offset < len(segment.bytes) else 'beyond the end of the file'}"
+        begin = offset + self.checksum_nbytes
+        n_payloads = int.from_bytes(segment.bytes[begin : begin + SLOT_HEADER].tobytes(), "little")
+        if n_frames and n_payloads not in (0, 1, n_frames):
+            return f"it has {n_payloads} payloads, and items have {n_frames} frames"
+        return f"{part}, is invalid"
+
+    def drop_cached(self, segments: Collection[int]) -> None:
+        """Drop the cached codecs that are not records of these segments, and the memory of all segments."""
+        self._mapped = NOTHING_MAPPED
+        self._read_codecs = {address: each for address, each in self._read_codecs.items() if address >> 32 in segments}
+
+    def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
+        """Return the memory of all open segments, and the table for the kernel.
+
+        :param addresses: slots whose segments are opened if necessary
+        :raises CorruptPayload: if one cannot be opened
+        """
+        open_ones = {**self.mapped_segments}
+        numbers, indices = np.unique(addresses[addresses != 0] >> 32, return_index=True)
+        for number, index in zip(numbers.tolist(), indices.tolist(), strict=True):
+            try:
+                open_ones[number] = self.segment(number)
+            except CorruptStorage as error:  # noqa: PERF203  # there are few
+                raise CorruptPayload(str(error), int(np.flatnonzero(addresses)[index])) from error
+        segments = [open_ones[number] for number in sorted(open_ones)]
+        table = np.empty((len(segments), 4), dtype=np.int64)
+        for row, segment in zip(table, segments, strict=True):
+            segment_id = np.uint64(segment.id).view(np.int64)
+            row[:] = segment.bytes.ctypes.data, len(segment.bytes), segment_id, segment.number
+        self._mapped = tuple(segment.bytes for segment in segments), table
+        return self._mapped
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        previous: NDArray[np.int64] | None,
+        n_new: NDArray[np.int64],
+        payloads: Payloads,
+        encoder: FrameEncoder,
+    ) -> NDArray[np.int64]:
+        """Append the slots of rows of items that continue a row, which share frames with it.
+
+        :param previous: references to the slots of the row before, ``(n_envs,)``; ``None`` if all frames are new
+        :param n_new: the number of new frames of each item, ``(n_rows, n_envs)``; its other frames are the newest ones
+            of the item before
+        :param payloads: those of the new frames of the first environment, then those of the next one
+        :param encoder: what encoded them
+        :return: references, ``(n_rows, n_envs)``; none is stored if this raises
+        :raises OSError: if they cannot be written
+        """
+        n_frames, places = encoder.n_frames, payloads.places
+        if previous is None:
+            previous = NO_ADDRESSES
+        references = np.empty(n_new.shape, REFERENCE)
+        nbytes, is_copied = 0, False
+        while True:
+            segment, room, at = self.reserve(nbytes)
+            if segment.number != self._appended_to:
+                self._begin_appending(segment)
+            codec = 0
+            if encoder.is_trainable:
+                cached = self._written_codecs.get(id(encoder.codec))
+                codec = cached[0] if cached else self._offset_of(encoder.codec)
+            nbytes = slot_kernels().append_rows(
+                previous, n_new, places, codec, n_frames, encoder.newest_first, self.checksum_nbytes, segment.bytes,
+                segment.number, self._segment_id, segment.next_offset, room, at, references,
+            )  # fmt: skip
+            if 0 <= nbytes <= room.size - at:
+                break
+            if nbytes == ELSEWHERE:  # a slot refers to its own segment only
+                if is_copied:
+                    raise StorageError(f"items of {n_frames} frames cannot continue items of another number of frames")
+                continued = np.where(n_new[0] < n_frames, previous, 0)  # of others, none is copied
+                with self.copier_from(self, is_copy=True) as copier:
+                    previous = copier.copy(continued)
+                nbytes, is_copied = 0, True
+        self.append_reserved(nbytes)
+        return references
+
+    def append_items(
+        self, batch: PayloadBatch, items: NDArray[np.int64], previous: NDArray[np.int64] = NO_ADDRESSES
+    ) -> NDArray[np.int64]:
+        """Append items that another encoder has encoded; payloads in one place, and items that have the same, once.
+
+        :param batch: the items
+        :param items: the numbers of the items in the batch, in the order in which they are written, ``(n,)``
+        :param previous: references to slots that the first items may repeat, ``(at most n,)``
+        :return: references to slots, ``(n,)``
+        :raises OSError: if they cannot be written
+        """
+        places, skipped = batch.payloads.places, self.checksum_nbytes
+        _, first_same, _ = batch.find_repeated()
+        # At most, in one part: if the disk is full, nothing is left there.
+        nbytes = int(places[first_same == np.arange(len(places)), 1].sum())
+        nbytes += (skipped + PAYLOAD_HEADER + 4) * len(places) + (skipped + SLOT_HEADER) * len(items)
+        codecs = np.array([self._name_of(codec) for codec in batch.codecs], np.int64)
+        claim = self.claim(nbytes)
+        references, written = np.empty(len(items), REFERENCE), np.full((len(places), 3), -1)
+        nbytes = copying_kernels().append_items(
+            previous, items, references, places, batch.offsets, first_same, codecs, target_of(claim, skipped), written
+        )
+        self.append_claimed(claim, nbytes)
+        return references
+
+    def copier_from(self, source: SlotLog, accepted: AcceptedCodec | None = None, **options: Any) -> SlotCopier:
+        """Return what copies slots of another log to this one.
+
+        :param source: the log that contains them
+        :param accepted: the codec that they must have, as for :meth:`gather`
+        :param options: ``is_copy`` and ``before_claim`` of :class:`.SlotCopier`
+        """
+
+        def codec_here(address: int) -> int:
+            codec = source.accepted_codec_at(address, accepted)
+            return 0 if codec is None else self._name_of(codec)
+
+        return SlotCopier(source, self, codec_here, **options)
+
+    def address_of_codec(self, codec: Codec) -> int:
+        """Return the address of a codec in the last segment, after writing it there if necessary."""
+        segment, *_ = self.reserve()
+        if segment.number != self._appended_to:
+            self._begin_appending(segment)
+        return segment.number << 32 | self._offset_of(codec)
+
+    def _name_of(self, codec: Codec) -> int:
+        """Return how payloads in the last segment name their codec, 0 for one that is not trainable."""
+        return self.address_of_codec(codec) & OFFSET if isinstance(codec, TrainableCodec) else 0
+
+    def _offset_of(self, codec: Codec) -> int:
+        """Return the offset of a codec in the last segment, after writing it there if necessary."""
+        written = self._written_codecs
+        if id(codec) not in written:  # one that was read from the log may be equal to another one
+            equal = (offset for offset, other in written.values() if other == codec)
+            written[id(codec)] = next(equal, None) or self.append_codec(codec), codec
+        return written[id(codec)][0]
+
+    def _begin_appending(self, segment: SlotSegment) -> None:
+        """Drop what is cached of other segments."""
+        self._written_codecs.clear()
+        self.drop_cached(self.segments)
+        self._segment_id = np.uint64(segment.id)
+        self._appended_to = segment.number  # only now: whatever interrupts this, no offset of another one is cached
 
 
 @cache

@@ -28,7 +28,7 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.arrays.device_slot_store import require_decodable
+from sb3_compressed.arrays.device_log import require_decodable
 from sb3_compressed.arrays.frame_layout import FrameStack
 from sb3_compressed.buffers.allocation import real_obs_shape
 from sb3_compressed.buffers.arguments import (
@@ -215,9 +215,7 @@ class CompressedBuffer(BaseBuffer):
         if self._is_on_device:
             for plan in plans.values():
                 require_decodable(plan.codec)
-        self._array_factory = ArrayFactory(
-            plans, formats, self.num_threads, may_flatten=self._may_flatten, has_fixed_formats=on_disk
-        )
+        self._array_factory = ArrayFactory(plans, formats, self.num_threads, has_fixed_formats=on_disk)
         self._batch_pool = BatchPool()
 
     def _planned(self, formats: ObservationFormats, *, on_disk: bool) -> dict[Key, CompressionPlan]:
@@ -242,8 +240,6 @@ class CompressedBuffer(BaseBuffer):
 
     # -- arrays ----------------------------------------------------------------------------------------------
 
-    #: Whether arrays of observations become flat, as in ``get`` of rollout buffers.
-    _may_flatten: ClassVar[bool] = False
     #: The attributes with observations that SB3's class has.
     observation_attributes: ClassVar[tuple[str, ...]] = ("observations",)
 
@@ -295,7 +291,7 @@ class CompressedBuffer(BaseBuffer):
         nbytes: int = sum(array.nbytes for _, array in arrays if not isinstance(array, CompressedArray))
         for key in {key: None for key, array in arrays if isinstance(array, CompressedArray)}:
             same = [array for other, array in arrays if other == key]  # which share payloads
-            nbytes += same[0].store.nbytes(*[array.references for array in same])
+            nbytes += same[0].stream.nbytes(*[array.references for array in same])
         return nbytes
 
     @property
@@ -348,7 +344,7 @@ class CompressedBuffer(BaseBuffer):
     def _restore_factory(self) -> None:
         """Create the factory of arrays that a pickle contains the parts of."""
         plans = vars(self).pop("_plans")
-        factory = ArrayFactory(plans, self._observation_formats(), self.num_threads, may_flatten=self._may_flatten)
+        factory = ArrayFactory(plans, self._observation_formats(), self.num_threads)
         factory.rows, factory.newest = (self.buffer_size, self.n_envs), dict(self._new_arrays)
         self._array_factory = factory
         for name in self.observation_attributes:

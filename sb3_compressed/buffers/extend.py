@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.buffers.array_factory import ArrayFactory
-from sb3_compressed.buffers.observations import encode_observations, encode_steps
+from sb3_compressed.buffers.observations import encode_observations
 from sb3_compressed.buffers.timing import replaced_by_timer
 from sb3_compressed.buffers.validation import kinds_of_step, validated_timeouts
 from sb3_compressed.common.interrupts import deferred_interrupts
@@ -56,7 +56,7 @@ class ExtendedBuffer(ReplayBufferLike, AddingBuffer, Protocol):
     def _validated_arguments(self, *given: Any) -> tuple[Any, ...]: ...
 
     def _write_steps(
-        self, n_steps: int, encoded: list[Any], action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
+        self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
     ) -> None: ...
 
 
@@ -291,8 +291,7 @@ def _add_at_once(buffer: ExtendedBuffer, steps: Steps) -> None:
 def _add_chunk(buffer: ExtendedBuffer, steps: Steps, n_steps: int) -> None:
     """Add steps that do not wrap around."""
     obs, next_obs, action, reward, done, timeouts = steps.at(0) if n_steps == 1 else steps
-    encode = encode_observations if n_steps == 1 else encode_steps
-    encoded = encode(buffer.__dict__["observations"], obs, next_obs)
+    encoded = encode_observations(buffer.__dict__["observations"], obs, next_obs, n_steps=n_steps)
     if buffer._storage is not None:
         buffer._storage.count_joint_rows(n_steps)
     with deferred_interrupts():  # many rows must not mix old and new values

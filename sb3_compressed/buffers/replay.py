@@ -215,14 +215,14 @@ class CompressedReplay(CompressedBuffer):
             self._bound_sampler.add_rows(self, 1)
 
     def _write_steps(
-        self, n_steps: int, encoded: list[Any], action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
+        self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
     ) -> None:
         """Write validated steps that do not wrap around, as SB3's ``add`` does, and then count them.
 
         After Ctrl-C in between, the next ``add`` writes to the same row.
 
         :param n_steps: the number of steps; if it is 1, the arguments have no axis for them
-        :param encoded: observations and next observations, from :func:`.encode_observations` or :func:`.encode_steps`
+        :param encoded: observations and next observations, from :func:`.encode_observations`
         :param timeouts: whether episodes ended by a time limit, ignored with ``handle_timeout_termination=False``
         :param infos: info dicts of one step, for classes that store them
         """

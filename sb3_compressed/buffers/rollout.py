@@ -49,7 +49,6 @@ class CompressedRollout(CompressedBuffer):
     returns: NDArray[np.float32]
     generator_ready: bool
 
-    _may_flatten = True
     _is_short_lived = True
     _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
 
@@ -62,7 +61,7 @@ class CompressedRollout(CompressedBuffer):
             parent()  # arrays that it assigns become compressed
         for _, array in observation_arrays(self):
             if isinstance(array, CompressedArray):
-                array.store.free_unused()
+                array.stream.log.free_unused()
 
     def _allocate(self) -> None:
         """Allocate all arrays, as SB3's ``reset`` does."""

@@ -13,10 +13,9 @@ from interrupts import bytecodes, evenly, interrupt, interrupt_twice
 from numpy.typing import NDArray
 from slot_objects import Slot, batch_of, load_slots, write_slots
 
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.arrays.slot_store import SlotStore
+from sb3_compressed.arrays.memory_log import MemoryLog
+from sb3_compressed.arrays.slot_log import SlotLog
 from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.log import Log
 
 CODECS = [Delta(1), Delta(2)]
@@ -35,8 +34,8 @@ BATCH = batch_of(SLOTS, 4)
 class Stores(NamedTuple):
     """A store with some slots, and another one with those that are written to it."""
 
-    target: SlotStore
-    source: SlotStore
+    target: SlotLog
+    source: SlotLog
     before: NDArray[np.int64]
     written: NDArray[np.int64]
 
@@ -44,7 +43,7 @@ class Stores(NamedTuple):
         return self.target.copier_from(self.source).copy(self.written)
 
     def append_items(self) -> NDArray[np.int64]:
-        return self.target.writer.append_items(BATCH, np.arange(len(SLOTS)))
+        return self.target.append_items(BATCH, np.arange(len(SLOTS)))
 
     def assert_can_be_written(self, write: Write) -> None:
         """Assert that slots can be written, and that what was there before is unchanged."""
@@ -65,13 +64,13 @@ def new_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], S
     logs: list[Log] = []
 
     def new() -> Stores:
-        target: SlotStore = MemorySlotStore(CODECS[0])
+        target: SlotLog = MemoryLog()
         if request.param == "folder":
             for log in logs:
                 log.close()
             logs[:] = [Log.create(tmp_path / "log", overwrite=True)]
-            target = FolderSlotStore(logs[0])
-        source = MemorySlotStore(CODECS[0])
+            target = logs[0]
+        source = MemoryLog()
         tables = [store.new_table((n,)) for store, n in ((target, 8), (source, len(SLOTS)))]
         tables[0][:], tables[1][:] = write_slots(target, stacks(0, 8)), write_slots(source, SLOTS)
         return Stores(target, source, *tables)

@@ -13,14 +13,12 @@ from drawn_examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from slot_objects import Slot, batch_of, load_slots, slot_n_frames, write_slots
+from slot_objects import LogOfCodec, Slot, batch_of, load_slots, slot_n_frames, write_slots
 
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_reader import SlotReader
 from sb3_compressed.codecs import TrainableCodec, get_codec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.errors import CorruptPayload
-from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.record_kinds import SLOTS
 from storage.slot_logs import CODECS, assert_same_slots, keep, new_log, opened
@@ -67,15 +65,14 @@ SLOTS_OF_ALL_KINDS: list[Slot] = [
 
 
 def test_slots_of_all_kinds_are_read_back(log: Log, tmp_path: Path) -> None:
-    stored = FolderSlotStore(log)
-    addresses = write_slots(stored, SLOTS_OF_ALL_KINDS)
+    addresses = write_slots(log, SLOTS_OF_ALL_KINDS)
     assert (addresses.dtype, addresses.shape) == (np.dtype(np.int64), (len(SLOTS_OF_ALL_KINDS),))
     assert [address == 0 for address in addresses] == [slot is None for slot in SLOTS_OF_ALL_KINDS]
-    assert_same_slots(load_slots(stored, addresses), SLOTS_OF_ALL_KINDS)
+    assert_same_slots(load_slots(log, addresses), SLOTS_OF_ALL_KINDS)
     order = np.random.default_rng(0).permutation(np.tile(np.arange(len(addresses)), 3))
-    assert_same_slots(load_slots(stored, addresses[order]), [SLOTS_OF_ALL_KINDS[i] for i in order])
+    assert_same_slots(load_slots(log, addresses[order]), [SLOTS_OF_ALL_KINDS[i] for i in order])
     reader = opened(tmp_path)
-    assert_same_slots(load_slots(SlotReader(reader), addresses), SLOTS_OF_ALL_KINDS)
+    assert_same_slots(load_slots(reader, addresses), SLOTS_OF_ALL_KINDS)
     reader.close()
 
 
@@ -114,18 +111,16 @@ def common_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
 @RELAXED
 @given(batches=any_slots())
 def test_any_slots_are_read_back_however_they_share(common_log: Log, batches: list[list[Slot]]) -> None:
-    stored = FolderSlotStore(common_log)
     written: list[NDArray[np.int64]] = []
     for batch in batches:
-        written.append(write_slots(stored, batch))
+        written.append(write_slots(common_log, batch))
         addresses, slots = np.concatenate(written), [slot for batch in batches[: len(written)] for slot in batch]
-        for reader in (stored.reader, SlotReader(common_log)):
-            assert_same_slots(load_slots(reader, addresses), slots)
+        assert_same_slots(load_slots(common_log, addresses), slots)
     for n_frames in range(1, 5):
         alike = [k for k, slot in enumerate(slots) if slot_n_frames(slot) == n_frames and isinstance(slot, tuple)]
         alike = [k for k in alike if type(slots[k][0]) is not bytes]  # type: ignore[index]
         if alike:
-            assert_gathers(stored, addresses[alike], [slots[k] for k in alike], n_frames)
+            assert_gathers(common_log, addresses[alike], [slots[k] for k in alike], n_frames)
 
 
 # -- written once --------------------------------------------------------------------------------------------
@@ -141,35 +136,33 @@ def stacks(n_slots: int, nbytes: int, codec: TrainableCodec | None = None) -> li
 @pytest.mark.parametrize("codec", [None, CODECS[0]])
 def test_what_items_share_is_written_once(codec: TrainableCodec | None, log: Log) -> None:
     slots = stacks(1000, 500, codec)
-    stored, start = FolderSlotStore(log), log.last.end
-    addresses = write_slots(stored, [*slots, None, *slots[::-1]])
+    start = log.last.end
+    addresses = write_slots(log, [*slots, None, *slots[::-1]])
     expected = 1003 * (12 + 500) + 1000 * (8 + 4 * 4)  # documented headers
     assert expected <= log.last.end - start <= expected + 300  # and those of records
     assert addresses[1000] == 0
     np.testing.assert_array_equal(addresses[:1000], addresses[:1000:-1])
-    assert_same_slots(load_slots(stored, addresses[:1000]), slots)
+    assert_same_slots(load_slots(log, addresses[:1000]), slots)
 
 
 def test_a_codec_is_written_once(log: Log) -> None:
     codec = Delta(5, dictionary=bytes(5000))
-    stored = FolderSlotStore(log)
-    place = stored.writer.address_of_codec(codec)
+    place = log.address_of_codec(codec)
     end = log.last.end
-    addresses = write_slots(stored, [(codec, b"%d" % k) for k in range(20)])
-    assert stored.writer.address_of_codec(codec) == place
+    addresses = write_slots(log, [(codec, b"%d" % k) for k in range(20)])
+    assert log.address_of_codec(codec) == place
     assert log.last.end - end < 20 * 100
-    assert stored.reader.codec(place) == codec
-    assert stored.reader.codec(place) is stored.reader.codec(place)
-    assert {id(slot[0]) for slot in load_slots(stored, addresses)} == {id(stored.reader.codec(place))}
+    assert log.codec(place) == codec
+    assert log.codec(place) is log.codec(place)
+    assert {id(slot[0]) for slot in load_slots(log, addresses)} == {id(log.codec(place))}
 
 
 # -- gathering -----------------------------------------------------------------------------------------------
 
 
 def test_gathered_payloads_outlive_their_segments(log: Log) -> None:
-    stored = FolderSlotStore(log)
     slots = stacks(10, 300, CODECS[0])
-    found = stored.gather(write_slots(stored, slots), 4)
+    found = log.gather(write_slots(log, slots), 4)
     expected = [*found.payloads]
     log.last.append(SLOTS, bytes(2_000_000))  # it is mapped again
     keep(log, [])
@@ -180,9 +173,9 @@ def test_gathered_payloads_outlive_their_segments(log: Log) -> None:
 
 
 def test_unwritten_and_whole_items_are_gathered_among_frames(log: Log) -> None:
-    stored, frames, whole = FolderSlotStore(log), (CODECS[0], b"first", b"second"), (CODECS[1], b"whole")
+    frames, whole = (CODECS[0], b"first", b"second"), (CODECS[1], b"whole")
     for slots in ([None, frames], [frames, None, whole, frames], [None, None], [whole], [frames, frames]):
-        found = assert_gathers(stored, write_slots(stored, slots), slots, 2)
+        found = assert_gathers(log, write_slots(log, slots), slots, 2)
         assert np.diff(found.offsets).tolist() == [*map(slot_n_frames, slots)]
 
 
@@ -191,7 +184,7 @@ def test_unwritten_and_whole_items_are_gathered_among_frames(log: Log) -> None:
     [b"whole", (b"1", b"2"), (CODECS[0], b"1", b"2", b"3"), (CODECS[0], b"1", CODECS[1], b"2", b"3")],
 )
 def test_slots_of_other_codecs_or_numbers_of_frames_are_refused(slot: Slot, log: Log) -> None:
-    stored = FolderSlotStore(log).for_codec(CODECS[0])
+    stored = LogOfCodec(log, CODECS[0])
     good = (CODECS[0], b"first", b"second")
     assert list(stored.gather(write_slots(stored, [good, good]), 2).payloads) == [b"first", b"second"] * 2
     for index, slots in enumerate(([slot, good], [good, slot])):
@@ -199,13 +192,13 @@ def test_slots_of_other_codecs_or_numbers_of_frames_are_refused(slot: Slot, log:
         with pytest.raises(CorruptPayload) as caught:
             stored.gather(addresses, 2)
         assert caught.value.index == index
-        assert_same_slots(load_slots(FolderSlotStore(log), addresses), slots)
+        assert_same_slots(load_slots(log, addresses), slots)
 
 
 @pytest.mark.parametrize("name", ["zstd3", "none"])
 def test_slots_without_trained_codecs_are_gathered_for_their_codec(name: str, log: Log) -> None:
     codec = get_codec(name)
-    stored = FolderSlotStore(log).for_codec(codec)
+    stored = LogOfCodec(log, codec)
     slots: list[Slot] = [(b"1", b"", b"3"), None, b"whole", (b"4", b"5", b"6")]
     found = stored.gather(write_slots(stored, slots), 3)
     assert [*found.payloads] == [b"1", b"", b"3", b"whole", b"4", b"5", b"6"]
@@ -214,5 +207,5 @@ def test_slots_without_trained_codecs_are_gathered_for_their_codec(name: str, lo
         stored.gather(write_slots(stored, [slots[0], (CODECS[0], b"1", b"2", b"3")]), 3)
     assert caught.value.index == 1
     with pytest.raises(CorruptPayload, match="no trainable codec") as caught:
-        stored.for_codec(CODECS[0]).gather(write_slots(stored, [(CODECS[0], b"1", b"2", b"3"), slots[0]]), 3)
+        LogOfCodec(log, CODECS[0]).gather(write_slots(stored, [(CODECS[0], b"1", b"2", b"3"), slots[0]]), 3)
     assert caught.value.index == 1

@@ -56,7 +56,7 @@ def test_arrays_that_share_are_counted_together() -> None:
     other = array.new_sharing_frames()
     array[0] = other[0] = 1
     assert array.nbytes == other.nbytes > 3000
-    assert array.store.nbytes(array.references, other.references) == array.nbytes + other.references.nbytes
+    assert array.stream.nbytes(array.references, other.references) == array.nbytes + other.references.nbytes
 
 
 def test_codec_state_does_not_grow_with_the_number_of_slots() -> None:
@@ -65,10 +65,10 @@ def test_codec_state_does_not_grow_with_the_number_of_slots() -> None:
     sizes = []
     for codec in ("delta", "zstd3"):
         array = CompressedArray(frames.shape, np.uint8, codec=codec, num_threads=1)
-        assert [*array.store.codecs()] == []
+        assert [*array.stream.log.trained_codecs()] == []
         for row, frame in enumerate(frames):
             array[row] = frame
-        sizes.append(sum(codec.nbytes for codec in array.store.codecs()))
+        sizes.append(sum(codec.nbytes for codec in array.stream.log.trained_codecs()))
         assert sizes[-1] < array.nbytes
     trained, untrained = sizes
     assert untrained == 0
