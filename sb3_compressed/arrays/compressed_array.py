@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -15,11 +14,11 @@ from numpy.typing import DTypeLike, NDArray
 from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.assigned_items import copy_assigned, encode_assigned
 from sb3_compressed.arrays.batch_pool import Empty, checked_empty
-from sb3_compressed.arrays.cast import cast_values, clip_values
+from sb3_compressed.arrays.cast import cast_values, clip_values, holds_every_value
 from sb3_compressed.arrays.change_flags import ChangeFlags
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameStackDetector, explicit_layout
-from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, selects_all, slot_numbers, split_index
+from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, item_of, row_of, slot_numbers, split_index
 from sb3_compressed.arrays.memory_log import MemoryLog
 from sb3_compressed.arrays.observation_stream import ObservationStream
 from sb3_compressed.arrays.payload_batch import PayloadBatch
@@ -93,7 +92,7 @@ class CompressedArray(ArrayLike):
         for kind in (self.dtype, stored):
             if kind.kind not in "biuf":
                 raise ValueError(f"dtype must be boolean, integer or floating, got {kind}")
-        if not _holds_every_value(stored, self.dtype):
+        if not holds_every_value(stored, self.dtype):
             warn_user(
                 f"values of dtype {self.dtype} are stored as {stored}, which is narrower: values that do not fit are "
                 "clipped or rounded",
@@ -142,14 +141,7 @@ class CompressedArray(ArrayLike):
         with stream.log.keep_slots():
             # Of any number of frames, and kernels take no read-only arrays.
             batch = stream.log.gather(self._table.flatten(), 0, stream.encoder.accepted)
-            _, first, numbers = np.unique(batch.payloads.places[:, 0], return_index=True, return_inverse=True)
-            distinct = [*batch.payloads[first]]
-        payloads = [distinct[number] for number in numbers.tolist()]
-        slots = np.empty(self._table.size, object)
-        for index, (begin, end) in enumerate(pairwise(batch.offsets.tolist())):
-            if begin < end:
-                slots[index] = payloads[begin] if end == begin + 1 else tuple(payloads[begin:end])
-        return slots.reshape(self._table.shape)
+            return batch.as_objects().reshape(self._table.shape)
 
     @property
     def references(self) -> NDArray[Any]:
@@ -319,7 +311,7 @@ class CompressedArray(ArrayLike):
             return
         if self.is_view:
             raise ValueError("a view of a compressed array is read-only: assign to the array itself")
-        single = _item_of(slot_index, self._table.shape)
+        single = item_of(slot_index, self._table.shape)
         if single is not None and self._set_item(*single, value):
             return
         selected = self._table[slot_index]
@@ -339,8 +331,8 @@ class CompressedArray(ArrayLike):
         :param shape: the shape of what the index selects
         """
         is_of_rows = self._table.ndim == 2  # otherwise it is a copy of a view, whose rows do not follow each other
-        row = _row_of(slot_index, self._table.shape) if is_of_rows else None
-        if row is not None and not self._continues_own_rows(row, None):
+        row = row_of(slot_index, self._table.shape) if is_of_rows else None
+        if row is not None and not self.stream.is_filled_alone(self, row):
             row_values = self._broadcast(values, shape).reshape(self.shape[1:])
             return self.stream.append(row_values).reshape(-1)
         if shape and values.ndim <= len(self.item_shape):  # one item for all of them
@@ -356,7 +348,7 @@ class CompressedArray(ArrayLike):
 
         Code that writes each environment in turn does so.
         """
-        if self._continues_own_rows(row, env):
+        if self.stream.is_filled_alone(self, row, env):
             return False
         stream = self.stream
         stream.log.count_overwritten(1)
@@ -404,18 +396,6 @@ class CompressedArray(ArrayLike):
         self._allocate()
         self._changes.mark(index)
         self._table[index] = references
-
-    def _continues_own_rows(self, row: int, env: int | None) -> bool:
-        """Return whether this array is filled row by row on its own, and not in turn with ``next_observations``.
-
-        An overridden ``add`` fills both in turn, so that each observation continues the one assigned last. Only where
-        one is filled on its own may the other contain the observation already, which :func:`.encode_assigned` searches.
-
-        :param env: the environment whose item is assigned alone
-        """
-        last = self.stream.last_assigned
-        before, last[env] = last.get(env), (id(self), row)
-        return before == (id(self), row - 1) and bool(self.stream.other_tables(self._table))
 
     def may_replace(self, other: CompressedArray) -> bool:
         """Return whether this array can replace another one of its stream: it is no view, or flat as in rollouts."""
@@ -615,38 +595,3 @@ class CompressedArray(ArrayLike):
             references = self.stream.take_unpickled(state["id"])
         if len(references):
             self._replace_slots(slice(len(references)), references)
-
-
-def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:
-    # NumPy calls it safe to store 64-bit integers as 64-bit floats, which lose the last bits.
-    return np.can_cast(wide, narrow, "safe") and not (wide.kind in "iu" and wide.itemsize == 8 and narrow.kind == "f")
-
-
-def _row_of(slot_index: tuple[Any, ...], shape: tuple[int, ...]) -> int | None:
-    """Return the row that an index selects, ``array[3]``, ``array[3, :]``, of one environment also ``array[3, 0]``.
-
-    :param shape: ``(rows, n_envs)``
-    :return: ``None`` if the index selects anything else
-    """
-    row, *rest = slot_index or (None,)
-    if not isinstance(row, int | np.integer) or isinstance(row, bool):
-        return None
-    is_whole = all(selects_all(part) or (shape[1] == 1 and type(part) is int and part == 0) for part in rest)
-    return int(row) % shape[0] if is_whole and -shape[0] <= row < shape[0] else None
-
-
-def _item_of(slot_index: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the row and the environment that an index of integers selects among several environments.
-
-    :param shape: ``(rows, n_envs)``
-    """
-    if len(slot_index) != 2 or len(shape) != 2 or shape[1] == 1:
-        return None
-    row, env = slot_index
-    if (
-        type(row) is not int
-        or type(env) is not int
-        or not (-shape[0] <= row < shape[0] and -shape[1] <= env < shape[1])
-    ):
-        return None
-    return row % shape[0], env % shape[1]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["basic_index", "has_ellipsis", "selects_all", "slot_numbers", "split_index"]
+__all__ = ["basic_index", "has_ellipsis", "item_of", "row_of", "slot_numbers", "split_index"]
 
 WHOLE = slice(None)
 
@@ -73,6 +73,36 @@ def basic_index(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:
         except TypeError:
             return None
     return tuple(basic)
+
+
+def row_of(slot_index: tuple[Any, ...], shape: tuple[int, ...]) -> int | None:
+    """Return the row that an index selects, ``array[3]``, ``array[3, :]``, of one environment also ``array[3, 0]``.
+
+    :param shape: ``(rows, n_envs)``
+    :return: ``None`` if the index selects anything else
+    """
+    row, *rest = slot_index or (None,)
+    if not isinstance(row, int | np.integer) or isinstance(row, bool):
+        return None
+    is_whole = all(selects_all(part) or (shape[1] == 1 and type(part) is int and part == 0) for part in rest)
+    return int(row) % shape[0] if is_whole and -shape[0] <= row < shape[0] else None
+
+
+def item_of(slot_index: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the row and the environment that an index of integers selects among several environments.
+
+    :param shape: ``(rows, n_envs)``
+    """
+    if len(slot_index) != 2 or len(shape) != 2 or shape[1] == 1:
+        return None
+    row, env = slot_index
+    if (
+        type(row) is not int
+        or type(env) is not int
+        or not (-shape[0] <= row < shape[0] and -shape[1] <= env < shape[1])
+    ):
+        return None
+    return row % shape[0], env % shape[1]
 
 
 def slot_numbers(index: tuple[Any, ...], table: NDArray[Any]) -> NDArray[np.int64]:

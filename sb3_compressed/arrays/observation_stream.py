@@ -42,8 +42,6 @@ class ObservationStream:
         one fits and the user's does not; ``None`` for neither
     :param log: where slots are
     :ivar arrays: its arrays, and views of them, by their ids. It does not keep them alive: they refer to this object
-    :ivar last_assigned: the array to which a row was assigned last, by its id, and the row; by the environment, if it
-        was alone
     """
 
     def __init__(self, encoder: FrameEncoder, detector: FrameStackDetector | None, log: SlotLog) -> None:
@@ -56,7 +54,8 @@ class ObservationStream:
         """Set everything that copies and pickles do not share."""
         self.log = log
         self.arrays: WeakValueDictionary[int, Any] = WeakValueDictionary()
-        self.last_assigned: dict[int | None, tuple[int, int]] = {}
+        #: The array to which a row was assigned last, by its id, and the row; by the environment, if it was alone.
+        self._last_assigned: dict[int | None, tuple[int, int]] = {}
         #: What the next row continues, and what the next item of single environments does, where these are written one
         #: after the other.
         self._rows = FrameDeduplicator(self.encoder, self._trainer, log)
@@ -239,6 +238,19 @@ class ObservationStream:
         """Return the tables of its other arrays of the same shape that were written to."""
         tables = [array.references for array in [*self.arrays.values()] if not array.is_view]
         return [each for each in tables if each is not table and each.shape == table.shape and each.flags.writeable]
+
+    def is_filled_alone(self, array: Any, row: int, env: int | None = None) -> bool:
+        """Return whether rows are assigned to one array after the other, and not in turn with ``next_observations``.
+
+        An overridden ``add`` fills both in turn, so that each observation continues the one assigned last. Only where
+        one is filled on its own may the other contain the observation already, which :func:`.encode_assigned` searches.
+
+        :param array: that to which a row is assigned now, which is recorded
+        :param row: the row
+        :param env: the environment whose item is assigned alone
+        """
+        before, self._last_assigned[env] = self._last_assigned.get(env), (id(array), row)
+        return before == (id(array), row - 1) and bool(self.other_tables(array.references))
 
     def move_to(self, log: SlotLog) -> None:
         """Use another log from now on, to which the tables of all arrays must refer."""
