@@ -555,8 +555,11 @@ class CompressedArray(ArrayLike):
 
     def _view(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> CompressedArray:
         self._allocate()
-        view = self._with_table(change(self._table))
-        view.is_view = True
+        table = change(self._table)
+        if self.is_view and np.may_share_memory(table, self._table):
+            table = table.copy()  # as NumPy's reshape after swapaxes, for one environment, too
+        view = self._with_table(table)
+        view.is_view = np.may_share_memory(table, self._table)
         return view
 
     def _with_table(self, table: NDArray[Any] | None) -> CompressedArray:

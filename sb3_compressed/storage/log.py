@@ -20,7 +20,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,9 @@ class Log(SlotLog):
         self._lock = lock
         #: A random number that all segments of a log, and of its copies, have in common.
         self.identity = secrets.randbits(64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(f"cannot pickle or copy the log of {self.folder}, which is locked: pickle or copy the buffer")
 
     # -- opening ---------------------------------------------------------------------------------------------
 

@@ -210,7 +210,8 @@ def test_asking_for_memory_within_a_use_of_arrays(use: Callable[[Arrays], None],
         return arrays
 
     arrays = mostly_unused()
-    found = bytecodes(lambda: use(arrays))
+    # What allocates segments depends on the memory that earlier calls have freed.
+    found = [at for at in bytecodes(lambda: use(arrays)) if at[0].co_name != "new_block"]
     overwrite_most(expected)
     use(expected)
     holders = "compressed_array.py", "assigned_items.py", "observation_stream.py", "frame_dedup.py", "slot_log.py"
