@@ -22,7 +22,7 @@ from sb3_compressed.buffers.arguments import storage_mode_of, warn_of_time_limit
 from sb3_compressed.buffers.extend import Steps, extend_buffer, infos_of, steps_of
 from sb3_compressed.buffers.tensors import OutputDtype, output_tensors, to_tensor, torch_device
 from sb3_compressed.buffers.validation import validate_infos, validate_integer
-from sb3_compressed.buffers.weighted_samples import weighted_samples
+from sb3_compressed.buffers.weighted_samples import weighted_samples, weights_and_indices
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.tree_map import tree_map
@@ -41,7 +41,7 @@ from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.distributed.writer_registry import LEARNER, WriterRegistry
 from sb3_compressed.errors import ShardTimeout, StorageError
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
-from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
+from sb3_compressed.samplers import Draw, PrioritizedSampler, RecentSampler, Sampler, get_sampler
 from sb3_compressed.samplers.td_errors import validated_td_errors
 
 __all__ = ["DistributedReplayBuffer", "DistributedStatistics"]
@@ -442,7 +442,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             self._tensor(arrays["discounts"]) if "discounts" in arrays else None,
         )
         if self.sampler is not None:
-            samples = weighted_samples(samples, self._weights(parts, batch_size), numbers_of(parts))
+            samples = weighted_samples(samples, *weights_and_indices(self._draw_of(parts), self.device))
         return samples
 
     def _observations(self, arrays: dict[str, NDArray[Any]], name: str, env: Any) -> Any:
@@ -462,16 +462,15 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     # -- priorities ------------------------------------------------------------------------------------------
 
-    def _weights(self, parts: list[Part], batch_size: int) -> th.Tensor:
-        """Return the importance weights of a batch, ``(batch_size, 1)``."""
-        sampler = self.sampler
-        if not isinstance(sampler, PrioritizedSampler) or sampler.mode == "lap":
-            return th.ones((batch_size, 1), device=self.device)
+    def _draw_of(self, parts: list[Part]) -> Draw:
+        """Return the numbers of the transitions of a batch, and their importance weights."""
+        if not isinstance(self.sampler, PrioritizedSampler):
+            return Draw(numbers_of(parts))
+        # Of the whole buffer: a shard replies with the probabilities within it.
         shares = [part.array("priorities") * (part.share / part.block.values["total"]) for part in parts]
-        probabilities = np.concatenate(shares)
-        weights = (probabilities.min() / probabilities) ** sampler.beta_after(self._n_draws)
+        weights = self.sampler.importance_weights(np.concatenate(shares), self._n_draws)
         self._n_draws += 1
-        return th.tensor(weights.reshape(-1, 1), dtype=th.float32, device=self.device)
+        return Draw(numbers_of(parts), weights)
 
     def update_priorities(self, indices: ArrayLike | th.Tensor, td_errors: ArrayLike | th.Tensor) -> int:
         """Update the priorities of transitions after a training step; they are sent with the next requests.
