@@ -30,7 +30,6 @@ from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.arrays.device_slot_store import require_decodable
 from sb3_compressed.arrays.frame_layout import FrameStack
-from sb3_compressed.buffers.allocation import real_obs_shape
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
     merge_codec_kwargs,
@@ -113,6 +112,8 @@ class CompressedBuffer(BaseBuffer):
 
     #: The formats of the arrays that the constructor has created.
     _formats: ArrayFormats
+    #: The real ``obs_shape`` while SB3's constructor allocates arrays, see :mod:`.allocation`; ``None`` otherwise.
+    _real_obs_shape: Any = None
     #: For each key with compressed observations, an unwritten array of that format.
     _new_arrays: dict[Key, CompressedArray]
     pos: int = NumberAttribute(int)  # type: ignore[assignment]
@@ -249,7 +250,9 @@ class CompressedBuffer(BaseBuffer):
 
     def _observation_formats(self) -> ObservationFormats:
         """Return the shape and the dtype of the observations of each key, as SB3 allocates them now."""
-        space, shape = self.observation_space, real_obs_shape(self)
+        space, shape = self.observation_space, self._real_obs_shape
+        if shape is None:
+            shape = self.obs_shape
         if isinstance(space, spaces.Dict):
             return {key: (tuple(part), np.dtype(space[key].dtype)) for key, part in shape.items()}
         return {None: (tuple(shape), np.dtype(space.dtype))}

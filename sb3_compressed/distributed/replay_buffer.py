@@ -15,7 +15,6 @@ import torch as th
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 from sb3_compressed.buffers.arguments import storage_mode_of, warn_of_time_limits
@@ -176,12 +175,10 @@ class DistributedReplayBuffer(ReplayBuffer):
         configured = _validated_sampler(sampler)
         if n_steps > 1 and isinstance(observation_space, spaces.Dict):
             raise ValueError(f"SB3 has no n-step returns for Dict observations, got n_steps={n_steps}")
-        # SB3's constructor allocates one row, which is removed again: the transitions are in the shards.
-        super().__init__(n_envs, spaces.Box(0, 1, (0,), np.float32), action_space, device, n_envs)
-        for array in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-            delattr(self, array)
-        self.observation_space, self.obs_shape = observation_space, get_obs_shape(observation_space)  # type: ignore[assignment]
-        self.buffer_size = max(buffer_size // n_envs, 1)
+        # Not that of ReplayBuffer, which would allocate arrays: the transitions are in the shards.
+        rows = max(buffer_size // n_envs, 1)
+        super(ReplayBuffer, self).__init__(rows, observation_space, action_space, device, n_envs)
+        self.optimize_memory_usage = False
         self.handle_timeout_termination = handle_timeout_termination
         if n_steps > 1 and not handle_timeout_termination:
             warn_of_time_limits("n-step returns")
@@ -386,8 +383,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         :raises ShardUnavailable: if a shard fails or does not answer; reset again then, since others may be empty
         """
         super().reset()
-        if "_group" not in vars(self):  # in SB3's constructor
-            return
         self._require_open()
         self._pipeline.discard()
         self._local = []
