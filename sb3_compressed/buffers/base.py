@@ -44,7 +44,6 @@ from sb3_compressed.buffers.array_factory import ArrayFactory
 from sb3_compressed.buffers.array_formats import ArrayFormats, formats_of
 from sb3_compressed.buffers.compression_plan import CompressionPlan, plan_arrays
 from sb3_compressed.buffers.memory_statistics import statistics_of
-from sb3_compressed.buffers.number_attribute import NumberAttribute
 from sb3_compressed.buffers.parent_methods import (
     Methods,
     record_parents,
@@ -116,8 +115,6 @@ class CompressedBuffer(BaseBuffer):
     _real_obs_shape: Any = None
     #: For each key with compressed observations, an unwritten array of that format.
     _new_arrays: dict[Key, CompressedArray]
-    pos: int = NumberAttribute(int)  # type: ignore[assignment]
-    full: bool = NumberAttribute(bool)  # type: ignore[assignment]
     actions: NDArray[Any]
     rewards: NDArray[np.float32]
     observations: Any = ArrayAttribute()
@@ -342,7 +339,6 @@ class CompressedBuffer(BaseBuffer):
             parent(state)
         else:
             vars(self).update(state)
-        self.pos, self.full = self.pos, self.full  # of other kinds in pickles of version 0.3
         if "_formats" not in state:
             self._formats = formats_of(self)
         if "_array_factory" not in state:  # up to version 0.4

@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
+from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -188,6 +189,8 @@ class CompressedReplay(CompressedBuffer):
 
         :param write_steps: :meth:`_write_steps`, or what else the caller writes with it
         """
+        if type(self.pos) is not int:  # as NumPy's integers, which np.load returns
+            self.pos = index(self.pos)
         storage = self._storage
         if storage is not None:
             storage.require_writable("added")
@@ -303,6 +306,7 @@ class CompressedReplay(CompressedBuffer):
             buffer is then as it was
         :raises TypeError: if an argument is not numeric, or missing; likewise
         """
+        self.pos = index(self.pos)
         extend_buffer(self, (obs, next_obs, action, reward, done, infos, *further), timeouts, partial(add_steps, self))
 
     # -- sampling --------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class BoundSampler:
         """Report what was not reported: after an interrupt within ``add``, a reset, or an assigned position."""
         if (self._pos, self._size) == (buffer.pos, buffer.size()):
             return
-        self.n_unreported = (buffer.pos - self._pos) % self.n_rows
+        self.n_unreported = int(buffer.pos - self._pos) % self.n_rows
         self.synchronize(buffer)
 
     def synchronize(self, buffer: SamplerBuffer) -> None:
@@ -115,9 +115,10 @@ class BoundSampler:
 
         For a buffer that was restored, from a folder or after a commit that failed.
         """
-        before, may_be_drawn = self.sampler.is_valid, self._may_be_drawn(buffer)
+        pos, size = int(buffer.pos), int(buffer.size())  # a user may assign a tensor
+        before, may_be_drawn = self.sampler.is_valid, self._may_be_drawn(buffer, pos, size)
         is_new = may_be_drawn & ~before
-        end = buffer.pos * self.n_envs
+        end = pos * self.n_envs
         newest = np.arange(end - min(self.n_unreported, self.n_rows) * self.n_envs, end) % len(before)
         is_new[newest] = may_be_drawn[newest]
         if len(removed := np.flatnonzero(before & ~may_be_drawn)):
@@ -125,16 +126,16 @@ class BoundSampler:
         if len(added := np.flatnonzero(is_new)):
             begin = np.searchsorted(added, end)  # the oldest row
             self.sampler.add(np.concatenate((added[begin:], added[:begin])), buffer)
-        self._pos, self._size, self.n_unreported = buffer.pos, buffer.size(), 0
+        self._pos, self._size, self.n_unreported = pos, size, 0
 
-    def _may_be_drawn(self, buffer: SamplerBuffer) -> NDArray[np.bool_]:
+    def _may_be_drawn(self, buffer: SamplerBuffer, pos: int, size: int) -> NDArray[np.bool_]:
         """Return which transitions of the buffer may be drawn, ``(n_rows * n_envs,)``."""
         if buffer.episodes is not None:
             return buffer.episodes.is_complete
         rows = np.arange(self.n_rows)
-        is_written = rows < buffer.size()
+        is_written = rows < size
         if buffer.optimize_memory_usage and buffer.full:
-            is_written &= rows != buffer.pos
+            is_written &= rows != pos
         return np.repeat(is_written, self.n_envs)
 
     # -- restoring -------------------------------------------------------------------------------------------
