@@ -76,7 +76,7 @@ class ArrayDict(dict[str, Any]):
     :param factory: creates those of compressed observations
     """
 
-    factory: ArrayFactory | None = None  # pickles restore items before attributes, and those of version 0.3 have none
+    factory: ArrayFactory | None = None  # pickles restore items before attributes
 
     def __init__(self, arrays: Mapping[str, Any], factory: ArrayFactory) -> None:
         super().__init__(arrays)

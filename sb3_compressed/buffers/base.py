@@ -50,7 +50,7 @@ from sb3_compressed.buffers.parent_methods import (
     require_reimplemented,
     warn_of_replaced,
 )
-from sb3_compressed.buffers.pickling import attributes_to_pickle, unpickled_attributes
+from sb3_compressed.buffers.pickling import attributes_to_pickle
 from sb3_compressed.buffers.tensors import OutputDtype, output_tensors
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
@@ -59,7 +59,7 @@ from sb3_compressed.codecs.auto import is_auto
 from sb3_compressed.common.memory_warning import warn_of_estimate
 from sb3_compressed.common.spaces import Key, ObservationFormats, space_formats
 from sb3_compressed.common.threads import validate_num_threads
-from sb3_compressed.errors import ObservationSpaceError
+from sb3_compressed.errors import ObservationSpaceError, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import Sampler
@@ -334,25 +334,15 @@ class CompressedBuffer(BaseBuffer):
         return attributes_to_pickle(attributes)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = unpickled_attributes(state)
+        if "_array_factory" not in state:
+            raise StorageError(
+                f"this {type(self).__name__} was pickled by version 0.4 or earlier, load it with that version; 0.5.0 "
+                "is the first one whose pickles stay readable"
+            )
         if parent := getattr(super(), "__setstate__", None):  # HER's has one
             parent(state)
         else:
             vars(self).update(state)
-        if "_formats" not in state:
-            self._formats = formats_of(self)
-        if "_array_factory" not in state:  # up to version 0.4
-            self._restore_factory()
-
-    def _restore_factory(self) -> None:
-        """Create the factory of arrays that a pickle contains the parts of."""
-        plans = vars(self).pop("_plans")
-        factory = ArrayFactory(plans, self._observation_formats(), self.num_threads, may_flatten=self._may_flatten)
-        factory.rows, factory.newest = (self.buffer_size, self.n_envs), dict(self._new_arrays)
-        self._array_factory = factory
-        for name in self.observation_attributes:
-            if isinstance(arrays := vars(self).get(name), ArrayDict):
-                vars(self)[name] = ArrayDict(arrays, factory)
 
     # -- adding ----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ Those with n-step returns are in :mod:`.n_step`, those with hindsight replay in 
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
@@ -739,13 +738,3 @@ class CompressedDictReplayBuffer(CompressedReplay, DictReplayBuffer, BaseConstru
 
     Arguments: those of ``DictReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
-
-
-#: The modules of classes that pickles up to version 0.3 import from here.
-MOVED = {"CompressedHerReplayBuffer": "her", "CompressedNStepReplayBuffer": "n_step"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in MOVED:
-        return getattr(importlib.import_module(f"sb3_compressed.buffers.{MOVED[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

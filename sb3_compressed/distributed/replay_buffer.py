@@ -164,7 +164,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         if storage == "device":
             raise ValueError("storage='device' is for buffers of one process; shards are in memory or in a folder")
         storage_mode = storage_mode_of(storage_mode, compression)
-        _remove_names(compression)
         if n_shards >= MAX_SHARDS:
             raise ValueError(f"n_shards must be less than {MAX_SHARDS}, got {n_shards}")
         if not 0 < timeout < float("inf"):
@@ -607,15 +606,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
         self._checkpoints.record(path, manifest)
         self._group.refresh_all()
-
-
-def _remove_names(options: dict[str, Any]) -> None:
-    """Remove arguments of shards that outlived their learner in 0.3.0, which models of that version pass."""
-    if names := [name for name in ("name", "lease") if options.pop(name, None) is not None]:
-        warn_user(
-            f"{' and '.join(names)} of a distributed buffer have no effect any more: shards end with their learner; "
-            "pass storage=<folder> and storage_mode='resume' to continue with what they contain"
-        )
 
 
 def _validated_sampler(sampler: str | Sampler) -> PrioritizedSampler | RecentSampler | None:

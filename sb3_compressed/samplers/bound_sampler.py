@@ -51,9 +51,6 @@ class BoundSampler:
     :param n_envs: number of its environments
     """
 
-    #: Batches that were drawn without any update of priorities so far; -1 after the first update.
-    _n_without_update = 0  # pickles of version 0.2 lack it
-
     def __init__(self, sampler: Sampler, n_rows: int, n_envs: int) -> None:
         #: A copy of the sampler before it belonged to a buffer, for folders and for other buffers.
         self.configuration = copy.deepcopy(sampler)
@@ -67,17 +64,8 @@ class BoundSampler:
         self.n_unreported = 0
         # The position and the size of the buffer at the last report.
         self._pos = self._size = 0
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_n_synced" in state:  # of version 0.3.0 or older, which informed samplers before draws
-            names = ("sampler", "n_rows", "n_envs", "n_skipped_updates", "_n_without_update")
-            kept = {name: state[name] for name in names if name in state}
-            if state["n_written"] - state["_n_synced"] >= state["n_rows"]:
-                state["sampler"].remove(np.arange(state["n_rows"] * state["n_envs"]))
-            # A size that is too small, so that all transitions are compared before the next draw.
-            kept |= {"n_unreported": 0, "_pos": state["_n_synced"] % state["n_rows"], "_size": 0}
-            state = {**kept, "configuration": state["configured"]}
-        vars(self).update(state)
+        # Batches that were drawn without any update of priorities so far; -1 after the first update.
+        self._n_without_update = 0
 
     # -- which transitions may be drawn ----------------------------------------------------------------------
 
