@@ -6,6 +6,7 @@ Those of sb3-contrib are in :mod:`.contrib_rollout`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
@@ -91,7 +92,7 @@ class CompressedRollout(CompressedBuffer):
         :raises TypeError: if an argument is not numeric; likewise
         :raises IndexError: if the buffer is full; call :meth:`reset`
         """
-        row = self.pos
+        row = index(self.pos)  # also if it is an array of NumPy
         if row >= len(self.rewards):
             raise IndexError(f"the rollout buffer is full after {row} steps; call reset() first")
         kinds = kinds_of_step(obs, action, reward, episode_start, value, log_prob)
