@@ -14,6 +14,7 @@ from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.common.memory_warning import warn_of_payloads
+from sb3_compressed.errors import old_pickle
 
 __all__ = ["CodecTrainer"]
 
@@ -163,7 +164,12 @@ class CodecTrainer:
         self.capacity = capacity
 
     # A pickle is to be as large as the payloads: the sample is left out and collected anew.
-    __getstate__, __setstate__ = state, restore
+    __getstate__ = state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "interval" not in state:
+            raise old_pickle()
+        self.restore(state)
 
 
 def _sampled_frames(n_passed: int, n_frames: int, stride: int) -> list[int]:

@@ -26,7 +26,7 @@ from sb3_compressed.arrays.slot_log import UNWRITTEN, SlotLog, SlotOf
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning, StorageError
+from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning, old_pickle
 
 __all__ = ["CompressedArray"]
 
@@ -588,7 +588,7 @@ class CompressedArray(ArrayLike):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "stream" not in state:
-            raise StorageError("this pickle is of version 0.4 or earlier; 0.5.0 is the first whose pickles can be read")
+            raise old_pickle()
         self.stream, self.dtype, self.num_threads = state["stream"], state["dtype"], state["num_threads"]
         self.itemsize, self._changes = self.dtype.itemsize, ChangeFlags()
         self._set_table(None, state["shape"])

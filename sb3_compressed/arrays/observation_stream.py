@@ -23,7 +23,7 @@ from sb3_compressed.arrays.slot_copying import SlotCopier
 from sb3_compressed.arrays.slot_log import UNWRITTEN, SlotLog, SlotOf
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.errors import CorruptPayload, StorageError
+from sb3_compressed.errors import CorruptPayload, old_pickle
 
 __all__ = ["ObservationStream"]
 
@@ -355,7 +355,7 @@ class ObservationStream:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "log" not in state:
-            raise StorageError("this pickle is of version 0.4 or earlier; 0.5.0 is the first whose pickles can be read")
+            raise old_pickle()
         self.encoder, self._detector, self._trainer = state["encoder"], state["detector"], state["trainer"]
         self._use(state["log"])
         self._unpickled = state["tables"]

@@ -59,7 +59,7 @@ from sb3_compressed.codecs.auto import is_auto
 from sb3_compressed.common.memory_warning import warn_of_estimate
 from sb3_compressed.common.spaces import Key, ObservationFormats, space_formats
 from sb3_compressed.common.threads import validate_num_threads
-from sb3_compressed.errors import ObservationSpaceError, StorageError
+from sb3_compressed.errors import ObservationSpaceError, old_pickle
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import Sampler
@@ -331,10 +331,7 @@ class CompressedBuffer(BaseBuffer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_array_factory" not in state:
-            raise StorageError(
-                f"this {type(self).__name__} was pickled by version 0.4 or earlier, load it with that version; 0.5.0 "
-                "is the first one whose pickles stay readable"
-            )
+            raise old_pickle()
         if parent := getattr(super(), "__setstate__", None):  # HER's has one
             parent(state)
         else:
