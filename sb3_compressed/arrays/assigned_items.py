@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.frame_layout import FrameLayout, follows
 from sb3_compressed.arrays.observation_stream import ObservationStream
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_log import UNWRITTEN
+from sb3_compressed.arrays.segment_log import UNWRITTEN
 from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["copy_assigned", "encode_assigned"]

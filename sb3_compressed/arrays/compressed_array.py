@@ -22,7 +22,8 @@ from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, item_of, r
 from sb3_compressed.arrays.memory_log import MemoryLog
 from sb3_compressed.arrays.observation_stream import ObservationStream
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_log import UNWRITTEN, SlotLog, SlotOf
+from sb3_compressed.arrays.segment_log import UNWRITTEN
+from sb3_compressed.arrays.slot_log import SlotLog, SlotOf
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user

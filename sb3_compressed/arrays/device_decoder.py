@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch as th
@@ -18,9 +18,6 @@ from sb3_compressed.codecs.delta_headers import CODEC_STATE
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.codecs.raw import Raw
 from sb3_compressed.errors import CorruptPayload
-
-if TYPE_CHECKING:
-    from sb3_compressed.arrays.device_log import DeviceLog
 
 __all__ = ["DeviceDecoder", "Launch", "Reason", "codec_record", "is_decodable", "layout_record"]
 
@@ -60,6 +57,22 @@ Its arguments are those of the kernel, as integers in the same order, and then t
 """
 
 
+class DecodedLog(Protocol):
+    """What is used of a :class:`.DeviceLog`."""
+
+    device: th.device
+    n_changes: int
+    stream: Any
+
+    @property
+    def segments(self) -> Mapping[int, Any]: ...
+
+    @property
+    def codecs(self) -> Mapping[int, Codec]: ...
+
+    def upload(self) -> None: ...
+
+
 class _Pending(NamedTuple):
     """A batch that may not be decoded yet.
 
@@ -97,7 +110,7 @@ class DeviceDecoder:
     :param launch: launches the kernel
     """
 
-    def __init__(self, log: DeviceLog, codec: Codec | None, launch: Launch) -> None:
+    def __init__(self, log: DecodedLog, codec: Codec | None, launch: Launch) -> None:
         self._log, self._codec, self._launch = log, codec, launch
         self._tables = _Tables(-1, 0, *[th.empty(0, device="cpu")] * 2)
         self._layouts: dict[Any, th.Tensor] = {}

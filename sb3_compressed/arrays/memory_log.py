@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.compaction import SegmentUsage, count_references, measure_usage
-from sb3_compressed.arrays.log_segment import Claim
+from sb3_compressed.arrays.segment_log import Claim
 from sb3_compressed.arrays.segment_memory import keep_block, new_block
 from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels
 from sb3_compressed.arrays.slot_format import OFFSET
@@ -154,7 +154,7 @@ class MemoryLog(SlotLog):
         return segment
 
     def reserve(self, nbytes: int = 0) -> tuple[MemorySegment, NDArray[np.uint8], int]:
-        """Return memory for the next bytes of the last segment; see :meth:`.SlotLog.reserve`."""
+        """Return memory for the next bytes of the last segment; see :meth:`.SegmentLog.reserve`."""
         segment = self._open or self._begin_segment()
         begin = segment.next_offset
         if begin + nbytes > segment.bytes.size:
@@ -165,7 +165,7 @@ class MemoryLog(SlotLog):
         return segment, segment.bytes, begin
 
     def append_reserved(self, nbytes: int) -> None:
-        """Append what was written to reserved memory; see :meth:`.SlotLog.append_reserved`."""
+        """Append what was written to reserved memory; see :meth:`.SegmentLog.append_reserved`."""
         segment = self.last
         segment.next_offset += nbytes
         if nbytes > self._largest:
@@ -174,7 +174,7 @@ class MemoryLog(SlotLog):
             self._open = None
 
     def claim(self, nbytes: int) -> Claim:
-        """Return memory that nothing else is written to; see :meth:`.SlotLog.claim`."""
+        """Return memory that nothing else is written to; see :meth:`.SegmentLog.claim`."""
         segment, room, begin = self.reserve(nbytes)
         while segment is not self._open or segment.next_offset != begin:  # a handler of a signal has appended to it
             segment, room, begin = self.reserve(nbytes)
@@ -182,7 +182,7 @@ class MemoryLog(SlotLog):
         return Claim(segment, begin, room[begin : begin + nbytes])
 
     def append_claimed(self, claim: Claim, nbytes: int, copy_nbytes: int = 0) -> None:
-        """Append what was written to claimed memory; see :meth:`.SlotLog.append_claimed`."""
+        """Append what was written to claimed memory; see :meth:`.SegmentLog.append_claimed`."""
         segment = self.segments[claim.segment.number]
         if segment.next_offset == claim.offset + claim.room.size:  # else a handler of a signal has appended to it, too
             segment.next_offset = claim.offset + nbytes
@@ -218,7 +218,7 @@ class MemoryLog(SlotLog):
     # -- freeing ---------------------------------------------------------------------------------------------
 
     def free_unused(self) -> None:
-        """Free slots that no table refers to, and move the others together; see :meth:`.SlotLog.free_unused`."""
+        """Free slots that no table refers to, and move the others together; see :meth:`.SegmentLog.free_unused`."""
         if self.keeps_slots:
             return
         with self.keep_slots():

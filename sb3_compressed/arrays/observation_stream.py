@@ -19,8 +19,9 @@ from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, 
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, tables_nbytes
 from sb3_compressed.arrays.memory_log import MemoryLog
 from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.arrays.segment_log import UNWRITTEN
 from sb3_compressed.arrays.slot_copying import SlotCopier
-from sb3_compressed.arrays.slot_log import UNWRITTEN, SlotLog, SlotOf
+from sb3_compressed.arrays.slot_log import SlotLog, SlotOf
 from sb3_compressed.codecs import Codec
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptPayload, old_pickle

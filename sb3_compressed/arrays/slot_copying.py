@@ -9,18 +9,14 @@ from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.log_segment import Claim, SlotSegment
+from sb3_compressed.arrays.segment_log import Claim, SegmentLog, SlotSegment
 from sb3_compressed.arrays.slot_format import COPIED, NO_CODEC, NO_ROOM, OFFSET
 from sb3_compressed.common.memory import mapped_memory
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
-
-if TYPE_CHECKING:
-    from sb3_compressed.arrays.slot_log import SlotLog
 
 __all__ = ["SlotCopier", "copying_kernels", "target_of"]
 
@@ -50,14 +46,14 @@ class SlotCopier:
     :param target: the log to append to
     :param codec_in_target: returns how payloads in the last segment of the target name a codec, given its address in
         the source, after writing it there if necessary; it raises ``CorruptStorage`` if the codec is not accepted
-    :param is_copy: whether it copies a row that is continued; see :meth:`.SlotLog.append_claimed`
+    :param is_copy: whether it copies a row that is continued; see :meth:`.SegmentLog.append_claimed`
     :param before_claim: is called before parts are appended; it may begin another segment of the target
     """
 
     def __init__(
         self,
-        source: SlotLog,
-        target: SlotLog,
+        source: SegmentLog,
+        target: SegmentLog,
         codec_in_target: Callable[[int], int],
         *,
         is_copy: bool = False,

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.log_segment import Claim
+from sb3_compressed.arrays.segment_log import Claim
 from sb3_compressed.arrays.slot_format import CHECKSUM_NBYTES
 from sb3_compressed.arrays.slot_log import SlotLog
 from sb3_compressed.codecs import Codec
@@ -270,23 +270,23 @@ class Log(SlotLog):
     # -- writing ---------------------------------------------------------------------------------------------
 
     def reserve(self, nbytes: int = 0) -> tuple[Segment, NDArray[np.uint8], int]:
-        """Return memory for slots and payloads that :meth:`append_reserved` writes; see :meth:`.SlotLog.reserve`."""
+        """Return memory for slots and payloads that :meth:`append_reserved` writes; see :meth:`.SegmentLog.reserve`."""
         segment = self.segment_to_write()
         if max(nbytes, MIN_RESERVED_NBYTES) > self._reserved.size:
             self._reserved = np.empty(max(nbytes, MIN_RESERVED_NBYTES), np.uint8)
         return segment, self._reserved, 0
 
     def append_reserved(self, nbytes: int) -> None:
-        """Append slots and payloads to the last segment; see :meth:`.SlotLog.append_reserved`."""
+        """Append slots and payloads to the last segment; see :meth:`.SegmentLog.append_reserved`."""
         self.last.append(SLOTS, self._reserved[:nbytes].tobytes())
 
     def claim(self, nbytes: int) -> Claim:
-        """Return memory for slots and payloads that :meth:`append_claimed` writes; see :meth:`.SlotLog.claim`."""
+        """Return memory for slots and payloads that :meth:`append_claimed` writes; see :meth:`.SegmentLog.claim`."""
         segment = self.segment_to_write()
         return Claim(segment, segment.next_offset, np.empty(nbytes, np.uint8))
 
     def append_claimed(self, claim: Claim, nbytes: int, copy_nbytes: int = 0) -> None:
-        """Append slots and payloads to the last segment; see :meth:`.SlotLog.append_claimed`.
+        """Append slots and payloads to the last segment; see :meth:`.SegmentLog.append_claimed`.
 
         :raises StorageError: if something else was appended since they were claimed, as by a handler of a signal
         """
