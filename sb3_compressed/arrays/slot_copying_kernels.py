@@ -18,7 +18,7 @@ from sb3_compressed.arrays.slot_format import (
     SLOT_HEADER,
     SLOT_SEED,
 )
-from sb3_compressed.arrays.slot_kernels import is_whole, put_checksum, put_uint32, uint32_at
+from sb3_compressed.arrays.slot_kernels import finish_slot, is_whole, put_payload, put_uint32, uint32_at
 from sb3_compressed.kernels.byte_kernels import INT, common_length, copy_bytes
 from sb3_compressed.kernels.jit import INT_ROWS, INTS, UINT_ROWS, helper, kernel
 
@@ -156,22 +156,16 @@ def copy_slots(
             copy = copied_to(copied, begin)
             if copy < 0:
                 copy = start + at
-                to, payload = output + at, segment + begin + skipped
-                nbytes = uint32_at(payload)
-                put_uint32(to + prefix, nbytes)
-                put_uint32(to + prefix + 4, target_codec(codecs, uint32_at(payload + 4)))
-                copy_bytes(payload + PAYLOAD_HEADER, to + prefix + PAYLOAD_HEADER, nbytes, nbytes)
-                if prefix:
-                    put_checksum(to, prefix + PAYLOAD_HEADER + nbytes, np.uint64(copy) ^ target_id)
-                at += prefix + PAYLOAD_HEADER + nbytes
+                payload = segment + begin + skipped
+                content, nbytes, codec = payload + PAYLOAD_HEADER, uint32_at(payload), uint32_at(payload + 4)
+                at += put_payload(
+                    output + at, prefix, np.uint64(copy) ^ target_id, content, nbytes, target_codec(codecs, codec)
+                )
                 record_copy(copied, begin, copy)
             put_uint32(found + 4 * index, copy)
         copy = start + at
-        put_uint32(output + at + prefix, n)
         copy_bytes(found, output + at + prefix + SLOT_HEADER, 4 * n, 4 * n)
-        if prefix:
-            put_checksum(output + at, prefix + SLOT_HEADER + 4 * n, np.uint64(copy + SLOT_SEED) ^ target_id)
-        at += prefix + SLOT_HEADER + 4 * n
+        at += finish_slot(output + at, prefix, np.uint64(copy) ^ target_id, n)
         record_copy(copied, offset, copy)
         references[k] = number | copy
         state[0] = at
@@ -285,22 +279,15 @@ def append_items(
             same = first_same[index]
             if written[same, 0] >= 0:
                 continue
-            to, nbytes = output + at, places[index, 1]
             written[same, 0] = start + at
-            put_uint32(to + prefix, nbytes)
-            put_uint32(to + prefix + 4, codecs[places[index, 2]])
-            copy_bytes(places[index, 0], to + prefix + PAYLOAD_HEADER, nbytes, nbytes)
-            if prefix:
-                put_checksum(to, prefix + PAYLOAD_HEADER + nbytes, np.uint64(start + at) ^ target_id)
-            at += prefix + PAYLOAD_HEADER + nbytes
+            at += put_payload(
+                output + at, prefix, np.uint64(start + at) ^ target_id, places[index, 0], places[index, 1],
+                codecs[places[index, 2]],
+            )  # fmt: skip
         slot = start + at
-        to = output + at + prefix + SLOT_HEADER
-        put_uint32(to - SLOT_HEADER, n)
         for index in range(n):
-            put_uint32(to + 4 * index, written[first_same[begin + index], 0])
-        if prefix:
-            put_checksum(output + at, prefix + SLOT_HEADER + 4 * n, np.uint64(slot + SLOT_SEED) ^ target_id)
-        at += prefix + SLOT_HEADER + 4 * n
+            put_uint32(output + at + prefix + SLOT_HEADER + 4 * index, written[first_same[begin + index], 0])
+        at += finish_slot(output + at, prefix, np.uint64(slot) ^ target_id, n)
         written[first_payload, 1], written[first_payload, 2] = item, slot
         references[k] = number | slot
     return at

@@ -54,6 +54,42 @@ def put_checksum(address: int, nbytes: int, seed: np.uint64) -> None:
     put_low_bytes(address, xxh64(address + 4, nbytes - 4, seed), 4)
 
 
+@helper(INT, INT, INT, types.uint64, INT, INT, INT)
+def put_payload(address: int, skipped: int, seed: np.uint64, content: int, nbytes: int, codec: int) -> int:
+    """Write a payload, and return how many bytes it has with its header.
+
+    :param address: where to write it
+    :param skipped: bytes for its checksum, which is computed, 0 for none
+    :param seed: its offset in the segment, XORed with the id of the segment
+    :param content: the address of its bytes
+    :param nbytes: their number
+    :param codec: what it refers to as its codec
+    """
+    header = skipped + PAYLOAD_HEADER
+    put_uint32(address + skipped, nbytes)
+    put_uint32(address + skipped + 4, codec)
+    copy_bytes(content, address + header, nbytes, nbytes)
+    if skipped:
+        put_checksum(address, header + nbytes, seed)
+    return header + nbytes
+
+
+@helper(INT, INT, INT, types.uint64, INT)
+def finish_slot(address: int, skipped: int, seed: np.uint64, n: int) -> int:
+    """Write what precedes the offsets of the payloads of a slot, and return how many bytes it has with them.
+
+    :param address: where the slot begins
+    :param skipped: bytes for its checksum, which is computed, 0 for none
+    :param seed: its offset in the segment, XORed with the id of the segment
+    :param n: the number of its payloads
+    """
+    nbytes = skipped + SLOT_HEADER + 4 * n
+    put_uint32(address + skipped, n)
+    if skipped:
+        put_checksum(address, nbytes, seed ^ np.uint64(SLOT_SEED))  # no bit of an offset
+    return nbytes
+
+
 @helper(INT, INT_ROWS, INT_ROWS, INT, INT)
 def appended_nbytes(places: NDArray[np.int64], n_new: NDArray[np.int64], n_frames: int, skipped: int) -> int:
     """Return how many bytes :func:`append_rows` writes, whose arguments these are."""
@@ -110,31 +146,27 @@ def append_rows(
     if nbytes_needed > room.size - at:
         return nbytes_needed
     n_rows, n_envs = n_new.shape
-    output, payload_header = room.ctypes.data + at, skipped + PAYLOAD_HEADER
-    slot_nbytes = skipped + SLOT_HEADER + 4 * n_frames
+    output, header = room.ctypes.data + at, skipped + SLOT_HEADER
+    slot_nbytes = header + 4 * n_frames
     written = taken = 0
     for env in range(n_envs):
-        latest = reference = 0  # address in memory of the numbers in the last slot, and in the log
+        latest = reference = 0  # address in memory of the offsets in the last slot, and its address in the log
         if previous.size and n_rows and n_new[0, env] < n_frames:
             reference = previous[env]
             offset = reference & OFFSET
             if reference >> 32 != number or offset + slot_nbytes > segment.size:
                 return ELSEWHERE
-            latest = segment.ctypes.data + offset + skipped + SLOT_HEADER
+            latest = segment.ctypes.data + offset + header
             if uint32_at(latest - SLOT_HEADER) != n_frames:
                 return ELSEWHERE
         for row in range(n_rows):
             count = n_new[row, env]
             n_old = n_frames - count
             if count and (latest or n_old == 0) and taken + count <= len(places):
-                payloads = written
+                slot = written
                 for k in range(taken, taken + count):
-                    written += payload_header + places[k, 1]
-                slot = output + written
-                reference = number << 32 | (start + written)
-                written += slot_nbytes
-                first = slot + skipped + SLOT_HEADER
-                put_uint32(first - SLOT_HEADER, n_frames)
+                    slot += skipped + PAYLOAD_HEADER + places[k, 1]
+                first = output + slot + header
                 if newest_first:
                     to = first
                     copy_bytes(latest, first + 4 * count, 4 * n_old, 4 * n_old)
@@ -142,16 +174,14 @@ def append_rows(
                     to = first + 4 * n_old
                     copy_bytes(latest + 4 * count, first, 4 * n_old, 4 * n_old)
                 for k in range(taken, taken + count):
-                    payload, nbytes = output + payloads, places[k, 1]
-                    put_uint32(to + 4 * (k - taken), start + payloads)
-                    put_uint32(payload + skipped, nbytes)
-                    put_uint32(payload + skipped + 4, codec)
-                    copy_bytes(places[k, 0], payload + payload_header, nbytes, nbytes)
-                    if skipped:
-                        put_checksum(payload, payload_header + nbytes, np.uint64(start + payloads) ^ segment_id)
-                    payloads += payload_header + nbytes
-                if skipped:
-                    put_checksum(slot, slot_nbytes, np.uint64((reference & OFFSET) + SLOT_SEED) ^ segment_id)
+                    offset = start + written
+                    put_uint32(to + 4 * (k - taken), offset)
+                    written += put_payload(
+                        output + written, skipped, np.uint64(offset) ^ segment_id, places[k, 0], places[k, 1], codec
+                    )
+                offset = start + slot
+                written += finish_slot(output + slot, skipped, np.uint64(offset) ^ segment_id, n_frames)
+                reference = number << 32 | offset
                 taken += count
                 latest = first
             references[row, env] = reference
