@@ -90,18 +90,6 @@ def finish_slot(address: int, skipped: int, seed: np.uint64, n: int) -> int:
     return nbytes
 
 
-@helper(INT, INT_ROWS, INT_ROWS, INT, INT)
-def appended_nbytes(places: NDArray[np.int64], n_new: NDArray[np.int64], n_frames: int, skipped: int) -> int:
-    """Return how many bytes :func:`append_rows` writes, whose arguments these are."""
-    nbytes = 0
-    for k in range(len(places)):
-        nbytes += skipped + PAYLOAD_HEADER + places[k, 1]
-    for row in range(n_new.shape[0]):
-        for env in range(n_new.shape[1]):
-            nbytes += skipped + SLOT_HEADER + 4 * n_frames if n_new[row, env] else 0
-    return nbytes
-
-
 @kernel(
     INT, INTS, INT_ROWS, INT_ROWS, INT, INT, types.boolean, INT, READ_BYTES, INT, types.uint64, INT,
     BYTES, INT, INT_ROWS,
@@ -136,15 +124,12 @@ def append_rows(
     :param number: the number of the segment
     :param segment_id: its id, with which the seeds of checksums are XORed
     :param start: the offset in the segment that what is written will have
-    :param room: receives slots and payloads; if it is too small, nothing is written
+    :param room: receives slots and payloads, for which it must be large enough
     :param at: where in it they begin
     :param references: receives the addresses of slots, ``(n_rows, n_envs)``
     :return: the number of bytes of slots and payloads; :data:`ELSEWHERE` if slots of the row before that items
         continue are not in the segment
     """
-    nbytes_needed = appended_nbytes(places, n_new, n_frames, skipped)
-    if nbytes_needed > room.size - at:
-        return nbytes_needed
     n_rows, n_envs = n_new.shape
     output, header = room.ctypes.data + at, skipped + SLOT_HEADER
     slot_nbytes = header + 4 * n_frames

@@ -118,13 +118,16 @@ class SlotWriter:
         :raises OSError: if they cannot be written
         """
         kernels, log = slot_kernels(), self._log
-        n_frames, places = encoder.n_frames, payloads.places
+        n_frames, places, skipped = encoder.n_frames, payloads.places, log.checksum_nbytes
         if previous is None:
             previous = NO_ADDRESSES
         references = np.empty(n_new.shape, REFERENCE)
-        nbytes, is_copied = 0, False
+        # At most, since an item without new frames needs no slot.
+        room_nbytes = payloads.nbytes + len(places) * (skipped + PAYLOAD_HEADER)
+        room_nbytes += n_new.size * (skipped + SLOT_HEADER + 4 * n_frames)
+        is_copied = False
         while True:
-            segment, room, at = log.reserve(nbytes)
+            segment, room, at = log.reserve(room_nbytes)
             if segment.number != self._segment:
                 self._begin(segment)
             codec = 0
@@ -132,17 +135,17 @@ class SlotWriter:
                 cached = self._codecs.get(id(encoder.codec))
                 codec = cached[0] if cached else self._offset_of(encoder.codec)
             nbytes = kernels.append_rows(
-                previous, n_new, places, codec, n_frames, encoder.newest_first, log.checksum_nbytes, segment.bytes,
+                previous, n_new, places, codec, n_frames, encoder.newest_first, skipped, segment.bytes,
                 segment.number, self._segment_id, segment.next_offset, room, at, references,
             )  # fmt: skip
-            if 0 <= nbytes <= room.size - at:
+            if nbytes != ELSEWHERE:
                 break
-            if nbytes == ELSEWHERE:  # a slot refers to its own segment only
-                if is_copied:
-                    raise StorageError(f"items of {n_frames} frames cannot continue items of another number of frames")
-                continued = np.where(n_new[0] < n_frames, previous, 0)  # of others, none is copied
-                with self.copier(self._reader, is_copy=True) as copier:
-                    previous = copier.copy(continued)
-                nbytes, is_copied = 0, True
+            if is_copied:
+                raise StorageError(f"items of {n_frames} frames cannot continue items of another number of frames")
+            # A slot refers to its own segment only.
+            continued = np.where(n_new[0] < n_frames, previous, 0)  # of others, none is copied
+            with self.copier(self._reader, is_copy=True) as copier:
+                previous = copier.copy(continued)
+            is_copied = True
         log.append_reserved(nbytes)
         return references
