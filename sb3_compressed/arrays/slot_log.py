@@ -17,7 +17,7 @@ A slot's address is its position in the log, ``segment << 32 | offset``; 0 is a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
@@ -26,7 +26,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.slot_format import DAMAGED_PAYLOAD, INVALID_SLOT, SLOT_HEADER
+from sb3_compressed.arrays.slot_format import DAMAGED_PAYLOAD, INVALID_SLOT, SEGMENT, SLOT_HEADER
 from sb3_compressed.codecs import Codec
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "SlotSegment",
     "address_of",
     "damage_of",
+    "segment_table",
     "slot_kernels",
 ]
 
@@ -179,6 +180,17 @@ class SlotLog(Protocol):
 def address_of(segment: int, offset: int) -> int:
     """Return the position of a byte in a log as one integer."""
     return segment << 32 | offset
+
+
+def segment_table(segments: Iterable[tuple[SlotSegment, NDArray[np.uint8]]], checksum_nbytes: int) -> NDArray[Any]:
+    """Return segments as kernels read them, sorted by their numbers.
+
+    :param segments: each with its bytes, which must live as long as kernels read them
+    :param checksum_nbytes: that of their log
+    :return: records :data:`~.slot_format.SEGMENT`, ``(n,)``
+    """
+    rows = [(data.ctypes.data, data.size, segment.id, segment.number, checksum_nbytes) for segment, data in segments]
+    return np.array(sorted(rows, key=lambda row: row[3]), SEGMENT)
 
 
 def damage_of(log: SlotLog, problem: int, number: int, offset: int, n_frames: int = 0) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_format import NO_SEGMENT, OFFSET, TOO_MANY_PAYLOADS
-from sb3_compressed.arrays.slot_log import NO_ADDRESSES, SlotLog, damage_of, slot_kernels
+from sb3_compressed.arrays.slot_log import NO_ADDRESSES, SlotLog, damage_of, segment_table, slot_kernels
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
@@ -38,7 +38,7 @@ class SlotReader:
     def __init__(self, log: SlotLog) -> None:
         self.log = log
         self._codecs: dict[int, Codec] = {}
-        self._table: tuple[tuple[Any, ...], NDArray[np.int64]] = (), np.zeros((0, 4), np.int64)
+        self._table: tuple[tuple[Any, ...], NDArray[Any]] = (), segment_table((), 0)
 
     def codec(self, address: int) -> Codec:
         """Return the codec at an address of the log, each time the same object.
@@ -52,7 +52,7 @@ class SlotReader:
 
     def drop_cached(self, segments: Collection[int]) -> None:
         """Drop the cached codecs that are not records of these segments, and the memory of all segments."""
-        self._table = (), np.zeros((0, 4), np.int64)
+        self._table = (), segment_table((), 0)
         self._codecs = {address: codec for address, codec in self._codecs.items() if address >> 32 in segments}
 
     def gather(self, addresses: NDArray[np.int64], n_frames: int, codec: AcceptedCodec | None = None) -> PayloadBatch:
@@ -63,7 +63,6 @@ class SlotReader:
         :param codec: as :attr:`.SlotStore.codec`; if it is ``None``, so is the codec of payloads that do not name one
         :raises CorruptPayload: if one is damaged or of another codec; the message names the file and the byte
         """
-        skipped = self.log.checksum_nbytes
         owner, table = self._table
         if not owner or owner[-1] is not self.log.last.bytes:
             owner, table = self._map_segments()
@@ -71,7 +70,7 @@ class SlotReader:
         n_places = len(addresses) * (n_frames or FEW_PAYLOADS)
         while True:
             places, found = np.empty((n_places, 3), dtype=np.int64), np.empty(n_places, dtype=np.int64)
-            result = slot_kernels().locate_stored(addresses, n_frames, skipped, table, found, offsets, places, problem)
+            result = slot_kernels().locate_stored(addresses, n_frames, table, found, offsets, places, problem)
             if result >= 0:
                 break
             if result == NO_SEGMENT:
@@ -111,7 +110,7 @@ class SlotReader:
             raise CorruptStorage(f"it is by {'no trainable codec' if codec is None else codec.name}, not by {expected}")
         return accepted if isinstance(accepted, Codec) else codec
 
-    def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
+    def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[Any]]:
         """Return the memory of all open segments, and the table for the kernel.
 
         :param addresses: slots whose segments are opened if necessary
@@ -124,10 +123,6 @@ class SlotReader:
                 open_ones[number] = self.log.segment(number)
             except CorruptStorage as error:  # noqa: PERF203  # there are few
                 raise CorruptPayload(str(error), int(np.flatnonzero(addresses)[index])) from error
-        segments = [open_ones[number] for number in sorted(open_ones)]
-        table = np.empty((len(segments), 4), dtype=np.int64)
-        for row, segment in zip(table, segments, strict=True):
-            segment_id = np.uint64(segment.id).view(np.int64)
-            row[:] = segment.bytes.ctypes.data, len(segment.bytes), segment_id, segment.number
-        self._table = tuple(segment.bytes for segment in segments), table
+        segments = [(open_ones[number], open_ones[number].bytes) for number in sorted(open_ones)]
+        self._table = tuple(data for _, data in segments), segment_table(segments, self.log.checksum_nbytes)
         return self._table

@@ -9,15 +9,25 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels, target_of
+from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels
 from sb3_compressed.arrays.slot_format import ELSEWHERE, OFFSET, PAYLOAD_HEADER, SLOT_HEADER
-from sb3_compressed.arrays.slot_log import NO_ADDRESSES, REFERENCE, SlotLog, SlotSegment, address_of, slot_kernels
+from sb3_compressed.arrays.slot_log import (
+    NO_ADDRESSES,
+    REFERENCE,
+    SlotLog,
+    SlotSegment,
+    address_of,
+    segment_table,
+    slot_kernels,
+)
 from sb3_compressed.arrays.slot_reader import AcceptedCodec, SlotReader
 from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import StorageError
 
 __all__ = ["SlotWriter"]
+
+NO_BYTES = np.empty(0, np.uint8)
 
 
 class SlotWriter:
@@ -29,7 +39,7 @@ class SlotWriter:
 
     def __init__(self, log: SlotLog, reader: SlotReader) -> None:
         self._log, self._reader = log, reader
-        self._segment, self._segment_id = -1, np.uint64(0)
+        self._segment, self._target = -1, segment_table((), 0)
         #: By the id of a codec, its offset in the segment, and the codec.
         self._codecs: dict[int, tuple[int, Codec]] = {}
 
@@ -55,9 +65,11 @@ class SlotWriter:
         codecs = np.array([self._number_of(codec) for codec in batch.codecs], np.int64)
         claim = self._log.claim(nbytes)
         references, written = np.empty(len(items), REFERENCE), np.full((len(places), 3), -1)
+        target = segment_table([(claim.segment, claim.segment.bytes)], skipped)
         nbytes = copying_kernels().append_items(
-            previous, items, references, places, batch.offsets, first_same, codecs, target_of(claim, skipped), written
-        )
+            previous, items, references, places, batch.offsets, first_same, codecs, target, claim.offset, claim.room,
+            written,
+        )  # fmt: skip
         self._log.append_claimed(claim, nbytes)
         return references
 
@@ -97,7 +109,7 @@ class SlotWriter:
         """Drop what is cached of other segments."""
         self._codecs.clear()
         self._reader.drop_cached(self._log.segments)
-        self._segment_id = np.uint64(segment.id)
+        self._target = segment_table([(segment, NO_BYTES)], self._log.checksum_nbytes)
         self._segment = segment.number  # only now: whatever interrupts this, no offset of another one is cached
 
     def append(
@@ -135,8 +147,8 @@ class SlotWriter:
                 cached = self._codecs.get(id(encoder.codec))
                 codec = cached[0] if cached else self._offset_of(encoder.codec)
             nbytes = kernels.append_rows(
-                previous, n_new, places, codec, n_frames, encoder.newest_first, skipped, segment.bytes,
-                segment.number, self._segment_id, segment.next_offset, room, at, references,
+                previous, n_new, places, codec, n_frames, encoder.newest_first, self._target, segment.bytes,
+                segment.next_offset, room[at:], references,
             )  # fmt: skip
             if nbytes != ELSEWHERE:
                 break
