@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.segment_log import SlotSegment
+from sb3_compressed.arrays.segment_log import SlotSegment, segment_table
 
 __all__ = ["SegmentUsage", "compaction_kernels", "count_references", "measure_usage"]
 
@@ -63,19 +63,14 @@ def measure_usage(
     :param segments: the segments, whose bytes are in memory
     :param counted: what :func:`count_references` returned
     """
-    rows = _table_of(segments)
-    n_bits = rows[:, 1] // MIN_PART_NBYTES + 1
-    rows[:, 2] = np.cumsum(n_bits) - n_bits
-    marks, used = np.zeros(n_bits.sum() // 8 + 1, np.uint8), np.zeros(len(rows), np.int64)
-    for table in tables:
-        compaction_kernels().measure_used(table, rows, marks, used)
+    table = segment_table([(segment, segment.bytes[: segment.next_offset]) for segment in segments], 0)
+    sizes = table["nbytes"]
+    n_bits = sizes // MIN_PART_NBYTES + 1
+    firsts, marks = np.cumsum(n_bits) - n_bits, np.zeros(n_bits.sum() // 8 + 1, np.uint8)
+    used = np.zeros(len(table), np.int64)
+    for references in tables:
+        compaction_kernels().measure_used(references, table, firsts, marks, used)
     return {
-        number: counted[number]._replace(nbytes=min(nbytes, size))
-        for (_, size, _, number), nbytes in zip(rows.tolist(), used.tolist(), strict=True)
+        number: counted[number]._replace(nbytes=nbytes)
+        for number, nbytes in zip(table["number"].tolist(), np.minimum(used, sizes).tolist(), strict=True)
     }
-
-
-def _table_of(segments: Sequence[SlotSegment]) -> NDArray[np.int64]:
-    """Return the table of segments that the kernels read."""
-    rows = [(segment.bytes.ctypes.data, segment.next_offset, 0, segment.number) for segment in segments]
-    return np.array(sorted(rows, key=lambda row: row[-1]), np.int64).reshape(-1, 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,7 +12,7 @@ from sb3_compressed.arrays.slot_format import (
     PAYLOAD_HEADER,
     SLOT_HEADER,
 )
-from sb3_compressed.arrays.slot_kernels import row_of, uint32_at
+from sb3_compressed.arrays.slot_kernels import RECORD, SEGMENTS, n_payloads_of, nbytes_of_payload, row_of, uint32_at
 from sb3_compressed.kernels.byte_kernels import INT
 from sb3_compressed.kernels.jit import BYTES, INT_ROWS, INTS, helper, kernel
 
@@ -36,24 +38,19 @@ def count_references(references: NDArray[np.int64], first: int, counts: NDArray[
     return n_counted
 
 
-@helper(INT, INT, INT, INT)
-def n_payloads_of(segment: int, nbytes: int, offset: int) -> int:
+@helper(INT, RECORD, INT)
+def n_whole_payloads_of(segment: Any, offset: int) -> int:
     """Return the number of payloads of a slot, 0 if it or one of them is damaged.
 
-    :param segment: the address of the segment in memory
-    :param nbytes: its size
+    :param segment: the segment, without checksums
     :param offset: where the slot begins in it
     """
-    if offset + SLOT_HEADER > nbytes:
-        return 0
-    n = uint32_at(segment + offset)
-    if offset + SLOT_HEADER + 4 * n > nbytes:
-        return 0
+    n = n_payloads_of(segment, offset)
     for index in range(n):
-        payload = uint32_at(segment + offset + SLOT_HEADER + 4 * index)
-        if payload + PAYLOAD_HEADER > nbytes or payload + PAYLOAD_HEADER + uint32_at(segment + payload) > nbytes:
+        payload = uint32_at(segment.address + offset + SLOT_HEADER + 4 * index)
+        if nbytes_of_payload(segment, payload) < 0:
             return 0
-    return n
+    return max(n, 0)
 
 
 @helper(INT, BYTES, INT)
@@ -64,15 +61,19 @@ def is_first(marks: NDArray[np.uint8], index: int) -> int:
     return 0 if before & bit else 1
 
 
-@kernel(INT, INTS, INT_ROWS, BYTES, INTS)
+@kernel(INT, INTS, SEGMENTS, INTS, BYTES, INTS)
 def measure_used(
-    references: NDArray[np.int64], segments: NDArray[np.int64], marks: NDArray[np.uint8], used: NDArray[np.int64]
+    references: NDArray[np.int64],
+    segments: NDArray[Any],
+    firsts: NDArray[np.int64],
+    marks: NDArray[np.uint8],
+    used: NDArray[np.int64],
 ) -> int:
     """Add up the slots that references refer to, and their payloads, each once.
 
     :param references: addresses of slots; those in other segments are ignored
-    :param segments: the address in memory, the size, where its bits begin, and the number of each segment, by which
-        they are sorted, ``(m, 4)``
+    :param segments: segments without checksums, sorted by their numbers, ``(m,)``
+    :param firsts: where the bits of each begin, ``(m,)``
     :param marks: zeros before the first call, with a bit for every 8 bytes of each segment and one more: no slot or
         payload is smaller, so no two begin there
     :param used: the number of bytes in each segment, ``(m,)``; all of them if a slot is damaged
@@ -85,18 +86,17 @@ def measure_used(
             row = row_of(segments, number)
         if row < 0:
             continue
-        segment, nbytes, first = segments[row, 0], segments[row, 1], segments[row, 2]
-        offset = references[k] & OFFSET
+        segment, first, offset = segments[row], firsts[row], references[k] & OFFSET
         n_followed += 1
-        if offset < nbytes and not is_first(marks, first + offset // 8):
+        if offset < segment.nbytes and not is_first(marks, first + offset // 8):
             continue
-        n = n_payloads_of(segment, nbytes, offset)
+        n = n_whole_payloads_of(segment, offset)
         if n == 0:
-            used[row] += nbytes
+            used[row] += segment.nbytes
             continue
         used[row] += SLOT_HEADER + 4 * n
         for index in range(n):
-            payload = uint32_at(segment + offset + SLOT_HEADER + 4 * index)
+            payload = uint32_at(segment.address + offset + SLOT_HEADER + 4 * index)
             if is_first(marks, first + payload // 8):
-                used[row] += PAYLOAD_HEADER + uint32_at(segment + payload)
+                used[row] += PAYLOAD_HEADER + uint32_at(segment.address + payload)
     return n_followed

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol
 from weakref import WeakSet, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.slot_format import DAMAGED_PAYLOAD, INVALID_SLOT, SLOT_HEADER
+from sb3_compressed.arrays.slot_format import DAMAGED_PAYLOAD, INVALID_SLOT, SEGMENT, SLOT_HEADER
 from sb3_compressed.codecs import Codec, TrainableCodec
 
-__all__ = ["REFERENCE", "UNWRITTEN", "Claim", "KeptSlots", "SegmentLog", "SlotSegment"]
+__all__ = ["REFERENCE", "UNWRITTEN", "Claim", "KeptSlots", "SegmentLog", "SlotSegment", "segment_table"]
 
 #: The dtype of addresses.
 REFERENCE = np.dtype(np.int64)
@@ -46,6 +46,17 @@ class SlotSegment(Protocol):
     def next_offset(self) -> int:
         """Where the next bytes will be appended."""
         ...
+
+
+def segment_table(segments: Iterable[tuple[SlotSegment, NDArray[np.uint8]]], checksum_nbytes: int) -> NDArray[Any]:
+    """Return segments as kernels read them, sorted by their numbers.
+
+    :param segments: each with its bytes, which must live as long as kernels read them
+    :param checksum_nbytes: that of their log
+    :return: records :data:`~.slot_format.SEGMENT`, ``(n,)``
+    """
+    rows = [(data.ctypes.data, data.size, segment.id, segment.number, checksum_nbytes) for segment, data in segments]
+    return np.array(sorted(rows, key=lambda row: row[3]), SEGMENT)
 
 
 class KeptSlots:

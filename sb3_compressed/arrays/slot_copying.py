@@ -13,12 +13,12 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.segment_log import Claim, SegmentLog, SlotSegment
+from sb3_compressed.arrays.segment_log import SegmentLog, SlotSegment, segment_table
 from sb3_compressed.arrays.slot_format import COPIED, NO_CODEC, NO_ROOM, OFFSET
 from sb3_compressed.common.memory import mapped_memory
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 
-__all__ = ["SlotCopier", "copying_kernels", "target_of"]
+__all__ = ["SlotCopier", "copying_kernels"]
 
 #: Bytes that are copied in one call, unless a slot has more: few, so that segments are hardly larger than planned.
 CALL_NBYTES = 1 << 17
@@ -119,7 +119,7 @@ class SlotCopier:
         except CorruptStorage as error:
             raise CorruptPayload(str(error), 0) from error
         data = segment.bytes  # a segment on a device may release its own
-        source = np.array([data.ctypes.data, data.size, _bits(segment), self._source.checksum_nbytes], np.int64)
+        source = segment_table([(segment, data)], self._source.checksum_nbytes)
         n_entries = min(1 << (data.size // ENTRY_NBYTES).bit_length(), MAX_ENTRIES)
         if number != self._number or n_entries > len(self._copied):
             self._number, self._codecs, self._copied = number, NO_CODECS, _new_table(n_entries)
@@ -130,10 +130,10 @@ class SlotCopier:
             if claim.segment is not self._target_segment:  # in which nothing was copied yet
                 self._n_copied, self._codecs, self._copied = 0, NO_CODECS, _new_table(n_entries)
             self._target_segment = None  # until it is appended: after an error, nothing refers to what is not
+            target = segment_table([(claim.segment, claim.segment.bytes)], self._target.checksum_nbytes)
             first = copying_kernels().copy_slots(
-                slots, first, copies, source, self._codecs, target_of(claim, self._target.checksum_nbytes),
-                self._copied, self._state,
-            )  # fmt: skip
+                slots, first, copies, source, self._codecs, target, claim.offset, claim.room, self._copied, self._state
+            )
             nbytes, problem, detail = self._state.tolist()
             self._n_copied += nbytes
             self._target.append_claimed(claim, nbytes, self._n_copied if self._is_copy else 0)
@@ -157,23 +157,6 @@ class SlotCopier:
         self._codecs = np.append(self._codecs, [[codec, in_target]], axis=0)
 
 
-def target_of(claim: Claim, checksum_nbytes: int) -> NDArray[np.int64]:
-    """Return claimed memory as kernels read it."""
-    segment, room, data = claim.segment, claim.room, claim.segment.bytes
-    return np.array(
-        [
-            room.ctypes.data, room.size, claim.offset, _bits(segment), checksum_nbytes, segment.number,
-            data.ctypes.data, data.size,
-        ],
-        np.int64,
-    )  # fmt: skip
-
-
 def _new_table(n_entries: int) -> NDArray[np.uint32]:
     """Return a table of what was copied; memory maps are zeros, and what is not used of them takes none."""
     return mapped_memory(n_entries * ENTRY_NBYTES).view(np.uint32).reshape(n_entries, 2)
-
-
-def _bits(segment: SlotSegment) -> int:
-    """Return the id of a segment as a number with a sign."""
-    return int(np.uint64(segment.id).view(np.int64))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
@@ -16,37 +18,24 @@ from sb3_compressed.arrays.slot_format import (
     OFFSET,
     PAYLOAD_HEADER,
     SLOT_HEADER,
-    SLOT_SEED,
 )
-from sb3_compressed.arrays.slot_kernels import is_whole, put_checksum, put_uint32, uint32_at
+from sb3_compressed.arrays.slot_kernels import (
+    RECORD,
+    SEGMENTS,
+    finish_slot,
+    n_payloads_of,
+    nbytes_of_payload,
+    put_payload,
+    put_uint32,
+    uint32_at,
+)
 from sb3_compressed.kernels.byte_kernels import INT, common_length, copy_bytes
-from sb3_compressed.kernels.jit import INT_ROWS, INTS, UINT_ROWS, helper, kernel
+from sb3_compressed.kernels.jit import BYTES, INT_ROWS, INTS, UINT_ROWS, helper, kernel
 
 __all__ = ["append_items", "copy_slots", "replace_references"]
 
 #: No two slots or payloads begin in the same 8 bytes: each is at least as large.
 PART_SHIFT = 3
-
-
-@helper(INT, INT, INT, INT, INT, types.uint64)
-def payload_nbytes(segment: int, size: int, begin: int, skipped: int, segment_id: np.uint64) -> int:
-    """Return the number of bytes of the payload at an offset of a segment, -1 if it is damaged.
-
-    :param segment: the address of the segment in memory
-    :param size: its number of bytes
-    :param begin: the offset
-    :param skipped: bytes of the checksum before a payload, which is verified, 0 for none
-    :param segment_id: the id of the segment
-    """
-    header = skipped + PAYLOAD_HEADER
-    if begin + header > size:
-        return -1
-    nbytes = uint32_at(segment + begin + skipped)
-    if begin + header + nbytes > size:
-        return -1
-    if skipped and not is_whole(segment + begin, header + nbytes, np.uint64(begin) ^ segment_id):
-        return -1
-    return nbytes
 
 
 @helper(INT, INT_ROWS, INT)
@@ -75,14 +64,16 @@ def record_copy(copied: NDArray[np.uint32], offset: int, target: int) -> None:
     copied[row, 0], copied[row, 1] = offset + 1, target
 
 
-@kernel(INT, INTS, INT, INTS, INTS, INT_ROWS, INTS, UINT_ROWS, INTS)
+@kernel(INT, INTS, INT, INTS, SEGMENTS, INT_ROWS, SEGMENTS, INT, BYTES, UINT_ROWS, INTS)
 def copy_slots(
     slots: NDArray[np.int64],
     first: int,
     references: NDArray[np.int64],
-    source: NDArray[np.int64],
+    sources: NDArray[Any],
     codecs: NDArray[np.int64],
-    target: NDArray[np.int64],
+    targets: NDArray[Any],
+    start: int,
+    room: NDArray[np.uint8],
     copied: NDArray[np.uint32],
     state: NDArray[np.int64],
 ) -> int:
@@ -93,12 +84,11 @@ def copy_slots(
     :param slots: addresses of slots of one segment, ``(n,)``
     :param first: the slot to begin with
     :param references: receives the addresses of the copies, ``(n,)``
-    :param source: the segment: its address in memory, its number of bytes, the bits of its id, and the bytes of the
-        checksums before its slots and payloads, 0 for none, ``(4,)``
+    :param sources: the segment, ``(1,)``
     :param codecs: what payloads refer to as their codec in the source, and in the target, ``(n_codecs, 2)``
-    :param target: the address of memory for the copies, its number of bytes, the offset in the segment that its first
-        byte will have, the bits of the id of the segment, the bytes of its checksums, its number, its own address in
-        memory, and how many of its bytes are there, ``(8,)``
+    :param targets: the segment that the copies are appended to, ``(1,)``
+    :param start: the offset in it that the first byte of ``room`` will have
+    :param room: receives the copies
     :param copied: the offset plus 1 of each slot and payload in the source, and its offset in the target; zeros at
         first, ``(m, 2)``. ``m`` is a power of two; if the source has more than ``8 * m`` bytes, payloads that are
         further apart may be copied twice
@@ -107,9 +97,9 @@ def copy_slots(
         :data:`DAMAGED_PAYLOAD`; and how many bytes it needs, which codec it has, or the offset of the damage, ``(3,)``
     :return: the slot to continue with, ``n`` after the last one
     """
-    segment, size, source_id, skipped = source[0], source[1], np.uint64(source[2]), source[3]
-    output, room, start, target_id, prefix = target[0], target[1], target[2], np.uint64(target[3]), target[4]
-    number = target[5] << 32
+    source, target, output = sources[0], targets[0], room.ctypes.data
+    segment, skipped, prefix = source.address, source.checksum_nbytes, target.checksum_nbytes
+    number = target.number << 32
     at = 0
     state[0], state[1], state[2] = 0, COPIED, 0
     for k in range(first, slots.size):
@@ -118,26 +108,18 @@ def copy_slots(
         if copy >= 0:
             references[k] = number | copy
             continue
-        header = skipped + SLOT_HEADER
-        state[1], state[2] = DAMAGED_SLOT, offset
-        if offset + header > size:
-            return k
-        n = uint32_at(segment + offset + skipped)
-        if offset + header + 4 * n > size:
-            return k
-        if skipped and not is_whole(segment + offset, header + 4 * n, np.uint64(offset + SLOT_SEED) ^ source_id):
-            return k
+        n = n_payloads_of(source, offset)
         if n < 1:
-            state[1] = INVALID_SLOT
+            state[1], state[2] = DAMAGED_SLOT if n < 0 else INVALID_SLOT, offset
             return k
-        numbers = segment + offset + header
+        numbers = segment + offset + skipped + SLOT_HEADER
         needed = prefix + SLOT_HEADER + 4 * n  # at most, since some payloads may be copied already
         for index in range(n):
             begin = uint32_at(numbers + 4 * index)
             if copied_to(copied, begin) >= 0:
                 nbytes = uint32_at(segment + begin + skipped)
             else:
-                nbytes = payload_nbytes(segment, size, begin, skipped, source_id)
+                nbytes = nbytes_of_payload(source, begin)
                 if nbytes < 0:
                     state[1], state[2] = DAMAGED_PAYLOAD, begin
                     return k
@@ -146,7 +128,7 @@ def copy_slots(
                     state[1], state[2] = NO_CODEC, codec
                     return k
             needed += prefix + PAYLOAD_HEADER + nbytes
-        if at + needed > room:
+        if at + needed > room.size:
             state[1], state[2] = NO_ROOM, needed
             return k
         # The slot follows its payloads; until they are written, its numbers are at the end of the room that it needs.
@@ -156,22 +138,14 @@ def copy_slots(
             copy = copied_to(copied, begin)
             if copy < 0:
                 copy = start + at
-                to, payload = output + at, segment + begin + skipped
-                nbytes = uint32_at(payload)
-                put_uint32(to + prefix, nbytes)
-                put_uint32(to + prefix + 4, target_codec(codecs, uint32_at(payload + 4)))
-                copy_bytes(payload + PAYLOAD_HEADER, to + prefix + PAYLOAD_HEADER, nbytes, nbytes)
-                if prefix:
-                    put_checksum(to, prefix + PAYLOAD_HEADER + nbytes, np.uint64(copy) ^ target_id)
-                at += prefix + PAYLOAD_HEADER + nbytes
+                payload = segment + begin + skipped
+                content, nbytes, codec = payload + PAYLOAD_HEADER, uint32_at(payload), uint32_at(payload + 4)
+                at += put_payload(output + at, target, copy, content, nbytes, target_codec(codecs, codec))
                 record_copy(copied, begin, copy)
             put_uint32(found + 4 * index, copy)
         copy = start + at
-        put_uint32(output + at + prefix, n)
         copy_bytes(found, output + at + prefix + SLOT_HEADER, 4 * n, 4 * n)
-        if prefix:
-            put_checksum(output + at, prefix + SLOT_HEADER + 4 * n, np.uint64(copy + SLOT_SEED) ^ target_id)
-        at += prefix + SLOT_HEADER + 4 * n
+        at += finish_slot(output + at, target, copy, n)
         record_copy(copied, offset, copy)
         references[k] = number | copy
         state[0] = at
@@ -190,9 +164,9 @@ def have_same_payloads(first_same: NDArray[np.int64], offsets: NDArray[np.int64]
     return bool(index == end)
 
 
-@helper(INT, INTS, INT, INT, INT, INT_ROWS, INTS, INTS, INT_ROWS)
+@helper(INT, RECORD, INT, INT, INT, INT_ROWS, INTS, INTS, INT_ROWS)
 def find_payloads(
-    target: NDArray[np.int64],
+    segment: Any,
     previous: int,
     begin: int,
     n: int,
@@ -205,30 +179,23 @@ def find_payloads(
 
     The arguments are those of :func:`append_items`.
 
+    :param segment: the segment
     :param previous: the address of the slot
     :param begin: the index of the first payload of the item
     :param n: the number of its payloads
     :return: how many are the same
     """
-    prefix, segment, size = target[4], target[6], target[7]
-    offset = previous & OFFSET
-    header = prefix + SLOT_HEADER
-    if previous >> 32 != target[5] or offset + header + 4 * n > size or uint32_at(segment + offset + prefix) != n:
+    offset, prefix = previous & OFFSET, segment.checksum_nbytes
+    if previous >> 32 != segment.number or n_payloads_of(segment, offset) != n:
         return 0
-    if prefix and not is_whole(segment + offset, header + 4 * n, np.uint64(offset + SLOT_SEED) ^ np.uint64(target[3])):
-        return 0
+    first = segment.address + offset + prefix + SLOT_HEADER
     n_same = 0
     for index in range(n):
-        payload = uint32_at(segment + offset + header + 4 * index)
-        nbytes = places[begin + index, 1]
-        content = segment + payload + prefix + PAYLOAD_HEADER
-        if payload + prefix + PAYLOAD_HEADER + nbytes > size or uint32_at(content - PAYLOAD_HEADER) != nbytes:
+        payload, nbytes = uint32_at(first + 4 * index), places[begin + index, 1]
+        if nbytes_of_payload(segment, payload) != nbytes:
             continue
+        content = segment.address + payload + prefix + PAYLOAD_HEADER
         if uint32_at(content - 4) != codecs[places[begin + index, 2]]:
-            continue
-        if prefix and not is_whole(
-            segment + payload, prefix + PAYLOAD_HEADER + nbytes, np.uint64(payload) ^ np.uint64(target[3])
-        ):
             continue
         if common_length(content, places[begin + index, 0], nbytes) == nbytes:
             n_same += 1
@@ -237,7 +204,7 @@ def find_payloads(
     return n_same
 
 
-@kernel(INT, INTS, INTS, INTS, INT_ROWS, INTS, INTS, INTS, INTS, INT_ROWS)
+@kernel(INT, INTS, INTS, INTS, INT_ROWS, INTS, INTS, INTS, SEGMENTS, INT, BYTES, INT_ROWS)
 def append_items(
     previous: NDArray[np.int64],
     items: NDArray[np.int64],
@@ -246,7 +213,9 @@ def append_items(
     offsets: NDArray[np.int64],
     first_same: NDArray[np.int64],
     codecs: NDArray[np.int64],
-    target: NDArray[np.int64],
+    targets: NDArray[Any],
+    start: int,
+    room: NDArray[np.uint8],
     written: NDArray[np.int64],
 ) -> int:
     """Write items of a batch of payloads to the end of a segment as slots, what is the same once.
@@ -258,13 +227,13 @@ def append_items(
     :param offsets: the index of the first payload of each item, and the number of payloads, ``(n_items + 1,)``
     :param first_same: for each payload the index of the first one that is the same, ``(n_payloads,)``
     :param codecs: what payloads refer to as their codec in the segment, by its number in the batch
-    :param target: as for :func:`copy_slots`, with room for all of them
+    :param targets: as for :func:`copy_slots`, like the next two; there must be room for all of them
     :param written: -1 before the call; by the index of a payload, where it is in the segment, and the last item that
         begins with it, by its number and where its slot is, ``(n_payloads, 3)``
     :return: the number of bytes that were written
     """
-    output, start, target_id, prefix = target[0], target[2], np.uint64(target[3]), target[4]
-    number = target[5] << 32
+    target, output = targets[0], room.ctypes.data
+    header, number = target.checksum_nbytes + SLOT_HEADER, target.number << 32
     at = 0
     for k in range(items.size):
         item = items[k]
@@ -285,22 +254,13 @@ def append_items(
             same = first_same[index]
             if written[same, 0] >= 0:
                 continue
-            to, nbytes = output + at, places[index, 1]
             written[same, 0] = start + at
-            put_uint32(to + prefix, nbytes)
-            put_uint32(to + prefix + 4, codecs[places[index, 2]])
-            copy_bytes(places[index, 0], to + prefix + PAYLOAD_HEADER, nbytes, nbytes)
-            if prefix:
-                put_checksum(to, prefix + PAYLOAD_HEADER + nbytes, np.uint64(start + at) ^ target_id)
-            at += prefix + PAYLOAD_HEADER + nbytes
+            codec = codecs[places[index, 2]]
+            at += put_payload(output + at, target, start + at, places[index, 0], places[index, 1], codec)
         slot = start + at
-        to = output + at + prefix + SLOT_HEADER
-        put_uint32(to - SLOT_HEADER, n)
         for index in range(n):
-            put_uint32(to + 4 * index, written[first_same[begin + index], 0])
-        if prefix:
-            put_checksum(output + at, prefix + SLOT_HEADER + 4 * n, np.uint64(slot + SLOT_SEED) ^ target_id)
-        at += prefix + SLOT_HEADER + 4 * n
+            put_uint32(output + at + header + 4 * index, written[first_same[begin + index], 0])
+        at += finish_slot(output + at, target, slot, n)
         written[first_payload, 1], written[first_payload, 2] = item, slot
         references[k] = number | slot
     return at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 __all__ = [
     "CHECKSUM_NBYTES",
     "COPIED",
@@ -14,6 +16,7 @@ __all__ = [
     "NO_SEGMENT",
     "OFFSET",
     "PAYLOAD_HEADER",
+    "SEGMENT",
     "SLOT_HEADER",
     "SLOT_SEED",
     "TOO_MANY_PAYLOADS",
@@ -29,6 +32,17 @@ PAYLOAD_HEADER = 8
 """Bytes before a payload, without a checksum: its size in bytes, and the offset of its codec."""
 SLOT_SEED = 1 << 32
 """Added to the seed of a slot's checksum, so that no payload is mistaken for a slot."""
+SEGMENT = np.dtype(
+    [
+        ("address", np.int64),  # of its bytes in memory
+        ("nbytes", np.int64),
+        ("id", np.uint64),
+        ("number", np.int64),
+        ("checksum_nbytes", np.int64),  # of the checksum before each slot and payload, 0 for none
+    ],
+    align=True,
+)
+"""A segment as kernels read it."""
 TOO_MANY_PAYLOADS, NO_SEGMENT, INVALID_SLOT, DAMAGED_SLOT, DAMAGED_PAYLOAD = -1, -2, -3, -4, -5
 """What :func:`~.slot_kernels.locate_stored` returns instead of a number of codecs."""
 ELSEWHERE = -1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numba import types
+from numba import from_dtype, types
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.slot_format import (
@@ -14,6 +16,7 @@ from sb3_compressed.arrays.slot_format import (
     NO_SEGMENT,
     OFFSET,
     PAYLOAD_HEADER,
+    SEGMENT,
     SLOT_HEADER,
     SLOT_SEED,
     TOO_MANY_PAYLOADS,
@@ -23,6 +26,11 @@ from sb3_compressed.kernels.checksum_kernels import put_low_bytes, xxh64
 from sb3_compressed.kernels.jit import BYTES, INT_ROWS, INTS, READ_BYTES, helper, kernel, prefetch
 
 __all__ = ["append_rows", "locate_stored"]
+
+RECORD = from_dtype(SEGMENT)
+"""A segment."""
+SEGMENTS = types.Array(RECORD, 1, "C")
+"""Segments that a kernel reads; see :func:`.slot_log.segment_table`."""
 
 
 @helper(INT, INT)
@@ -54,21 +62,76 @@ def put_checksum(address: int, nbytes: int, seed: np.uint64) -> None:
     put_low_bytes(address, xxh64(address + 4, nbytes - 4, seed), 4)
 
 
-@helper(INT, INT_ROWS, INT_ROWS, INT, INT)
-def appended_nbytes(places: NDArray[np.int64], n_new: NDArray[np.int64], n_frames: int, skipped: int) -> int:
-    """Return how many bytes :func:`append_rows` writes, whose arguments these are."""
-    nbytes = 0
-    for k in range(len(places)):
-        nbytes += skipped + PAYLOAD_HEADER + places[k, 1]
-    for row in range(n_new.shape[0]):
-        for env in range(n_new.shape[1]):
-            nbytes += skipped + SLOT_HEADER + 4 * n_frames if n_new[row, env] else 0
+@helper(INT, RECORD, INT)
+def n_payloads_of(segment: Any, offset: int) -> int:
+    """Return the number of payloads of the slot at an offset of a segment, -1 if it is damaged."""
+    prefix, slot = segment.checksum_nbytes, segment.address + offset
+    header = prefix + SLOT_HEADER
+    if offset + header > segment.nbytes:
+        return -1
+    n = uint32_at(slot + prefix)
+    if offset + header + 4 * n > segment.nbytes:
+        return -1
+    if prefix and not is_whole(slot, header + 4 * n, np.uint64(offset + SLOT_SEED) ^ segment.id):
+        return -1
+    return n
+
+
+@helper(INT, RECORD, INT)
+def nbytes_of_payload(segment: Any, offset: int) -> int:
+    """Return the number of bytes of the payload at an offset of a segment, -1 if it is damaged."""
+    prefix, payload = segment.checksum_nbytes, segment.address + offset
+    header = prefix + PAYLOAD_HEADER
+    if offset + header > segment.nbytes:
+        return -1
+    nbytes = uint32_at(payload + prefix)
+    if offset + header + nbytes > segment.nbytes:
+        return -1
+    if prefix and not is_whole(payload, header + nbytes, np.uint64(offset) ^ segment.id):
+        return -1
+    return nbytes
+
+
+@helper(INT, INT, RECORD, INT, INT, INT, INT)
+def put_payload(address: int, segment: Any, offset: int, content: int, nbytes: int, codec: int) -> int:
+    """Write a payload, and return how many bytes it has with its header.
+
+    :param address: where to write it
+    :param segment: that it is appended to
+    :param offset: where it will be there
+    :param content: the address of its bytes
+    :param nbytes: their number
+    :param codec: what it refers to as its codec
+    """
+    prefix: int = segment.checksum_nbytes
+    header = prefix + PAYLOAD_HEADER
+    put_uint32(address + prefix, nbytes)
+    put_uint32(address + prefix + 4, codec)
+    copy_bytes(content, address + header, nbytes, nbytes)
+    if prefix:
+        put_checksum(address, header + nbytes, np.uint64(offset) ^ segment.id)
+    return header + nbytes
+
+
+@helper(INT, INT, RECORD, INT, INT)
+def finish_slot(address: int, segment: Any, offset: int, n: int) -> int:
+    """Write what precedes the offsets of the payloads of a slot, and return how many bytes it has with them.
+
+    :param address: where the slot begins
+    :param segment: that it is appended to
+    :param offset: where it will be there
+    :param n: the number of its payloads
+    """
+    prefix: int = segment.checksum_nbytes
+    nbytes = prefix + SLOT_HEADER + 4 * n
+    put_uint32(address + prefix, n)
+    if prefix:
+        put_checksum(address, nbytes, np.uint64(offset + SLOT_SEED) ^ segment.id)
     return nbytes
 
 
 @kernel(
-    INT, INTS, INT_ROWS, INT_ROWS, INT, INT, types.boolean, INT, READ_BYTES, INT, types.uint64, INT,
-    BYTES, INT, INT_ROWS,
+    INT, INTS, INT_ROWS, INT_ROWS, INT, INT, types.boolean, SEGMENTS, READ_BYTES, INT, BYTES, INT_ROWS,
 )  # fmt: skip
 def append_rows(
     previous: NDArray[np.int64],
@@ -77,13 +140,10 @@ def append_rows(
     codec: int,
     n_frames: int,
     newest_first: bool,
-    skipped: int,
-    segment: NDArray[np.uint8],
-    number: int,
-    segment_id: np.uint64,
+    target: NDArray[Any],
+    data: NDArray[np.uint8],
     start: int,
     room: NDArray[np.uint8],
-    at: int,
     references: NDArray[np.int64],
 ) -> int:
     """Write the slots of rows of items that continue a row, and their new payloads.
@@ -95,46 +155,38 @@ def append_rows(
         ``(sum of n_new, 3)``
     :param codec: what the payloads refer to as their codec
     :param newest_first: whether the newest frame of an item is its first one
-    :param skipped: bytes for checksums before slots and payloads, which are computed, 0 for none
-    :param segment: bytes of the segment so far
-    :param number: the number of the segment
-    :param segment_id: its id, with which the seeds of checksums are XORed
+    :param target: the segment that they are appended to, ``(1,)``; its memory is not read there, but from ``data``
+    :param data: the bytes of the segment so far
     :param start: the offset in the segment that what is written will have
-    :param room: receives slots and payloads; if it is too small, nothing is written
-    :param at: where in it they begin
+    :param room: receives slots and payloads, for which it must be large enough
     :param references: receives the addresses of slots, ``(n_rows, n_envs)``
     :return: the number of bytes of slots and payloads; :data:`ELSEWHERE` if slots of the row before that items
         continue are not in the segment
     """
-    nbytes_needed = appended_nbytes(places, n_new, n_frames, skipped)
-    if nbytes_needed > room.size - at:
-        return nbytes_needed
+    segment = target[0]
     n_rows, n_envs = n_new.shape
-    output, payload_header = room.ctypes.data + at, skipped + PAYLOAD_HEADER
-    slot_nbytes = skipped + SLOT_HEADER + 4 * n_frames
+    output, prefix = room.ctypes.data, segment.checksum_nbytes
+    header = prefix + SLOT_HEADER
+    slot_nbytes = header + 4 * n_frames
     written = taken = 0
     for env in range(n_envs):
-        latest = reference = 0  # address in memory of the numbers in the last slot, and in the log
+        latest = reference = 0  # address in memory of the offsets in the last slot, and its address in the log
         if previous.size and n_rows and n_new[0, env] < n_frames:
             reference = previous[env]
             offset = reference & OFFSET
-            if reference >> 32 != number or offset + slot_nbytes > segment.size:
+            if reference >> 32 != segment.number or offset + slot_nbytes > data.size:
                 return ELSEWHERE
-            latest = segment.ctypes.data + offset + skipped + SLOT_HEADER
+            latest = data.ctypes.data + offset + header
             if uint32_at(latest - SLOT_HEADER) != n_frames:
                 return ELSEWHERE
         for row in range(n_rows):
             count = n_new[row, env]
             n_old = n_frames - count
             if count and (latest or n_old == 0) and taken + count <= len(places):
-                payloads = written
+                slot = written
                 for k in range(taken, taken + count):
-                    written += payload_header + places[k, 1]
-                slot = output + written
-                reference = number << 32 | (start + written)
-                written += slot_nbytes
-                first = slot + skipped + SLOT_HEADER
-                put_uint32(first - SLOT_HEADER, n_frames)
+                    slot += prefix + PAYLOAD_HEADER + places[k, 1]
+                first = output + slot + header
                 if newest_first:
                     to = first
                     copy_bytes(latest, first + 4 * count, 4 * n_old, 4 * n_old)
@@ -142,41 +194,35 @@ def append_rows(
                     to = first + 4 * n_old
                     copy_bytes(latest + 4 * count, first, 4 * n_old, 4 * n_old)
                 for k in range(taken, taken + count):
-                    payload, nbytes = output + payloads, places[k, 1]
-                    put_uint32(to + 4 * (k - taken), start + payloads)
-                    put_uint32(payload + skipped, nbytes)
-                    put_uint32(payload + skipped + 4, codec)
-                    copy_bytes(places[k, 0], payload + payload_header, nbytes, nbytes)
-                    if skipped:
-                        put_checksum(payload, payload_header + nbytes, np.uint64(start + payloads) ^ segment_id)
-                    payloads += payload_header + nbytes
-                if skipped:
-                    put_checksum(slot, slot_nbytes, np.uint64((reference & OFFSET) + SLOT_SEED) ^ segment_id)
+                    offset = start + written
+                    put_uint32(to + 4 * (k - taken), offset)
+                    written += put_payload(output + written, segment, offset, places[k, 0], places[k, 1], codec)
+                written += finish_slot(output + slot, segment, start + slot, n_frames)
+                reference = segment.number << 32 | (start + slot)
                 taken += count
                 latest = first
             references[row, env] = reference
     return written
 
 
-@helper(INT, INT_ROWS, INT)
-def row_of(segments: NDArray[np.int64], number: int) -> int:
-    """Return the row of a segment in a table that is sorted by the number, its last column; -1 if it is missing."""
+@helper(INT, SEGMENTS, INT)
+def row_of(segments: NDArray[Any], number: int) -> int:
+    """Return the row of a segment in a table that is sorted by the number; -1 if it is missing."""
     low, high = 0, len(segments)
     while low < high:
         middle = (low + high) // 2
-        if segments[middle, 3] < number:
+        if segments[middle].number < number:
             low = middle + 1
         else:
             high = middle
-    return low if low < len(segments) and segments[low, 3] == number else -1
+    return low if low < len(segments) and segments[low].number == number else -1
 
 
-@helper(INT, INTS, INT, INT, INT_ROWS, INTS, INT_ROWS, INTS)
+@helper(INT, INTS, INT, SEGMENTS, INTS, INT_ROWS, INTS)
 def locate_slots(
     slots: NDArray[np.int64],
     n_frames: int,
-    skipped: int,
-    segments: NDArray[np.int64],
+    segments: NDArray[Any],
     offsets: NDArray[np.int64],
     places: NDArray[np.int64],
     problem: NDArray[np.int64],
@@ -188,37 +234,31 @@ def locate_slots(
     :return: the number of payloads, or what is wrong
     """
     for k in range(slots.size):  # fetching all at once takes a fraction of waiting for one after the other
-        segment = row_of(segments, slots[k] >> 32)
-        if segment >= 0:
-            prefetch(segments[segment, 0] + (slots[k] & OFFSET))
+        row = row_of(segments, slots[k] >> 32)
+        if row >= 0:
+            prefetch(segments[row].address + (slots[k] & OFFSET))
     n_payloads = 0
     for k in range(slots.size):
         offsets[k] = n_payloads
         if slots[k] == 0:
             continue
-        segment, offset = row_of(segments, slots[k] >> 32), slots[k] & OFFSET
+        row, offset = row_of(segments, slots[k] >> 32), slots[k] & OFFSET
         problem[0], problem[1] = k, offset
-        if segment < 0:
+        if row < 0:
             return NO_SEGMENT
-        header = skipped + SLOT_HEADER
-        if offset + header > segments[segment, 1]:
-            return DAMAGED_SLOT
-        slot = segments[segment, 0] + offset
-        n = uint32_at(slot + skipped)
-        if offset + header + 4 * n > segments[segment, 1]:
-            return DAMAGED_SLOT
-        if skipped and not is_whole(
-            slot, header + 4 * n, np.uint64(offset + SLOT_SEED) ^ np.uint64(segments[segment, 2])
-        ):
+        segment = segments[row]
+        n = n_payloads_of(segment, offset)
+        if n < 0:
             return DAMAGED_SLOT
         if n < 1 or (n_frames and n != n_frames and n != 1):
             return INVALID_SLOT
         if n_payloads + n > len(places):
             return TOO_MANY_PAYLOADS
+        first = segment.address + offset + segment.checksum_nbytes + SLOT_HEADER
         for frame in range(n):
-            begin = uint32_at(slot + header + 4 * frame)
+            begin = uint32_at(first + 4 * frame)
             places[n_payloads, 0] = begin
-            prefetch(segments[segment, 0] + begin)
+            prefetch(segment.address + begin)
             n_payloads += 1
     offsets[slots.size] = n_payloads
     return n_payloads
@@ -236,12 +276,11 @@ def number_of(codecs: NDArray[np.int64], n_codecs: int, codec: int) -> int:
     return n_codecs
 
 
-@kernel(INT, INTS, INT, INT, INT_ROWS, INTS, INTS, INT_ROWS, INTS)
+@kernel(INT, INTS, INT, SEGMENTS, INTS, INTS, INT_ROWS, INTS)
 def locate_stored(
     slots: NDArray[np.int64],
     n_frames: int,
-    skipped: int,
-    segments: NDArray[np.int64],
+    segments: NDArray[Any],
     codecs: NDArray[np.int64],
     offsets: NDArray[np.int64],
     places: NDArray[np.int64],
@@ -251,9 +290,7 @@ def locate_stored(
 
     :param slots: addresses in the log, ``(n,)``
     :param n_frames: the number of payloads of each slot, unless it has one; 0 for any number
-    :param skipped: bytes of checksums before slots and payloads, which are verified, 0 for none
-    :param segments: the address of each segment in memory, its size in bytes, the bits of its id, and its number, by
-        which they are sorted, ``(m, 4)``
+    :param segments: those of the log that are in memory, sorted by their numbers, ``(m,)``
     :param codecs: receives the address in the log of each different codec, ``(number of rows of places,)``
     :param offsets: receives the index of the first payload of each slot, and the number of payloads, ``(n + 1,)``
     :param places: receives the address of each payload's bytes, their number, and the number of its codec,
@@ -262,30 +299,24 @@ def locate_stored(
     :return: the number of different codecs, or what is wrong: :data:`TOO_MANY_PAYLOADS` if ``places`` has no room for
         them, :data:`NO_SEGMENT`, :data:`INVALID_SLOT`, :data:`DAMAGED_SLOT` or :data:`DAMAGED_PAYLOAD`
     """
-    n_payloads = locate_slots(slots, n_frames, skipped, segments, offsets, places, problem)
+    n_payloads = locate_slots(slots, n_frames, segments, offsets, places, problem)
     if n_payloads < 0:
         return n_payloads
     n_codecs = 0
     for k in range(slots.size):
-        segment = row_of(segments, slots[k] >> 32)
+        row = row_of(segments, slots[k] >> 32)
         for index in range(offsets[k], offsets[k + 1]):
-            base, size, segment_id = segments[segment, 0], segments[segment, 1], np.uint64(segments[segment, 2])
-            place = places[index]
+            segment, place = segments[row], places[index]
             begin = place[0]
-            payload = base + begin
             problem[0], problem[1] = k, begin
-            header = skipped + PAYLOAD_HEADER
-            if begin + header > size:
+            nbytes = nbytes_of_payload(segment, begin)
+            if nbytes < 0:
                 return DAMAGED_PAYLOAD
-            nbytes = uint32_at(payload + skipped)
-            if begin + header + nbytes > size:
-                return DAMAGED_PAYLOAD
-            if skipped and not is_whole(payload, header + nbytes, np.uint64(begin) ^ segment_id):
-                return DAMAGED_PAYLOAD
-            codec = uint32_at(payload + skipped + 4)
-            if skipped:  # on disk, the codecs of a segment are in it
-                codec |= segments[segment, 3] << 32
-            place[0], place[1], place[2] = payload + header, nbytes, number_of(codecs, n_codecs, codec)
+            content = segment.address + begin + segment.checksum_nbytes + PAYLOAD_HEADER
+            codec = uint32_at(content - 4)
+            if segment.checksum_nbytes:  # on disk, the codecs of a segment are in it
+                codec |= segment.number << 32
+            place[0], place[1], place[2] = content, nbytes, number_of(codecs, n_codecs, codec)
             n_codecs = max(n_codecs, place[2] + 1)
             first = codecs[places[offsets[k], 2]]
             if bool(codec & OFFSET) != bool(first & OFFSET):  # some of its payloads name a codec, and some do not

@@ -30,8 +30,8 @@ from sb3_compressed.arrays.compaction import compaction_kernels
 from sb3_compressed.arrays.decoding import decode, payload_kernels
 from sb3_compressed.arrays.encoding import AcceptedCodec, FrameEncoder
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.segment_log import REFERENCE, SegmentLog, SlotSegment
-from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels, target_of
+from sb3_compressed.arrays.segment_log import REFERENCE, SegmentLog, SlotSegment, segment_table
+from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels
 from sb3_compressed.arrays.slot_format import (
     ELSEWHERE,
     NO_SEGMENT,
@@ -47,7 +47,7 @@ from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 __all__ = ["NO_ADDRESSES", "SlotLog", "SlotOf", "slot_kernels"]
 
 NO_ADDRESSES = np.zeros(0, REFERENCE)
-NOTHING_MAPPED = (), np.zeros((0, 4), np.int64)
+NO_BYTES = np.empty(0, np.uint8)
 #: Payloads of a slot for which there is room at first, if their number is not known.
 FEW_PAYLOADS = 4
 
@@ -61,11 +61,11 @@ class SlotLog(SegmentLog):
     def __init__(self) -> None:
         super().__init__()
         #: The memory of segments, their table for the kernel, and codecs by their addresses, as they were read.
-        self._mapped: tuple[tuple[Any, ...], NDArray[np.int64]] = NOTHING_MAPPED
+        self._mapped: tuple[tuple[Any, ...], NDArray[Any]] = (), segment_table((), 0)
         self._read_codecs: dict[int, Codec] = {}
-        #: The number and the id of the segment that was appended to last, and by the id of each codec that was written
-        #: to it, its offset there, and the codec.
-        self._appended_to, self._segment_id = -1, np.uint64(0)
+        #: The number of the segment that was appended to last, its record for the kernel, and by the id of each codec
+        #: that was written to it, its offset there, and the codec.
+        self._appended_to, self._target = -1, segment_table((), 0)
         self._written_codecs: dict[int, tuple[int, Codec]] = {}
 
     @staticmethod
@@ -133,9 +133,7 @@ class SlotLog(SegmentLog):
         n_places = len(addresses) * (n_frames or FEW_PAYLOADS)
         while True:
             places, found = np.empty((n_places, 3), np.int64), np.empty(n_places, np.int64)
-            result = slot_kernels().locate_stored(
-                addresses, n_frames, self.checksum_nbytes, table, found, offsets, places, problem
-            )
+            result = slot_kernels().locate_stored(addresses, n_frames, table, found, offsets, places, problem)
             if result >= 0:
                 break
             if result == NO_SEGMENT:
@@ -187,10 +185,10 @@ class SlotLog(SegmentLog):
 
     def drop_cached(self, segments: Collection[int]) -> None:
         """Drop the cached codecs that are not records of these segments, and the memory of all segments."""
-        self._mapped = NOTHING_MAPPED
+        self._mapped = (), segment_table((), 0)
         self._read_codecs = {address: each for address, each in self._read_codecs.items() if address >> 32 in segments}
 
-    def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[np.int64]]:
+    def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[Any]]:
         """Return the memory of all open segments, and the table for the kernel.
 
         :param addresses: slots whose segments are opened if necessary
@@ -203,12 +201,8 @@ class SlotLog(SegmentLog):
                 open_ones[number] = self.segment(number)
             except CorruptStorage as error:  # noqa: PERF203  # there are few
                 raise CorruptPayload(str(error), int(np.flatnonzero(addresses)[index])) from error
-        segments = [open_ones[number] for number in sorted(open_ones)]
-        table = np.empty((len(segments), 4), dtype=np.int64)
-        for row, segment in zip(table, segments, strict=True):
-            segment_id = np.uint64(segment.id).view(np.int64)
-            row[:] = segment.bytes.ctypes.data, len(segment.bytes), segment_id, segment.number
-        self._mapped = tuple(segment.bytes for segment in segments), table
+        segments = [(open_ones[number], open_ones[number].bytes) for number in sorted(open_ones)]
+        self._mapped = tuple(data for _, data in segments), segment_table(segments, self.checksum_nbytes)
         return self._mapped
 
     # -- writing -----------------------------------------------------------------------------------------------
@@ -230,13 +224,16 @@ class SlotLog(SegmentLog):
         :return: references, ``(n_rows, n_envs)``; none is stored if this raises
         :raises OSError: if they cannot be written
         """
-        n_frames, places = encoder.n_frames, payloads.places
+        n_frames, places, skipped = encoder.n_frames, payloads.places, self.checksum_nbytes
         if previous is None:
             previous = NO_ADDRESSES
         references = np.empty(n_new.shape, REFERENCE)
-        nbytes, is_copied = 0, False
+        # At most, since an item without new frames needs no slot.
+        room_nbytes = payloads.nbytes + len(places) * (skipped + PAYLOAD_HEADER)
+        room_nbytes += n_new.size * (skipped + SLOT_HEADER + 4 * n_frames)
+        is_copied = False
         while True:
-            segment, room, at = self.reserve(nbytes)
+            segment, room, at = self.reserve(room_nbytes)
             if segment.number != self._appended_to:
                 self._begin_appending(segment)
             codec = 0
@@ -244,18 +241,18 @@ class SlotLog(SegmentLog):
                 cached = self._written_codecs.get(id(encoder.codec))
                 codec = cached[0] if cached else self._offset_of(encoder.codec)
             nbytes = slot_kernels().append_rows(
-                previous, n_new, places, codec, n_frames, encoder.newest_first, self.checksum_nbytes, segment.bytes,
-                segment.number, self._segment_id, segment.next_offset, room, at, references,
+                previous, n_new, places, codec, n_frames, encoder.newest_first, self._target, segment.bytes,
+                segment.next_offset, room[at:], references,
             )  # fmt: skip
-            if 0 <= nbytes <= room.size - at:
+            if nbytes != ELSEWHERE:
                 break
-            if nbytes == ELSEWHERE:  # a slot refers to its own segment only
-                if is_copied:
-                    raise StorageError(f"items of {n_frames} frames cannot continue items of another number of frames")
-                continued = np.where(n_new[0] < n_frames, previous, 0)  # of others, none is copied
-                with self.copier_from(self, is_copy=True) as copier:
-                    previous = copier.copy(continued)
-                nbytes, is_copied = 0, True
+            if is_copied:
+                raise StorageError(f"items of {n_frames} frames cannot continue items of another number of frames")
+            # A slot refers to its own segment only.
+            continued = np.where(n_new[0] < n_frames, previous, 0)  # of others, none is copied
+            with self.copier_from(self, is_copy=True) as copier:
+                previous = copier.copy(continued)
+            is_copied = True
         self.append_reserved(nbytes)
         return references
 
@@ -278,9 +275,11 @@ class SlotLog(SegmentLog):
         codecs = np.array([self._name_of(codec) for codec in batch.codecs], np.int64)
         claim = self.claim(nbytes)
         references, written = np.empty(len(items), REFERENCE), np.full((len(places), 3), -1)
+        target = segment_table([(claim.segment, claim.segment.bytes)], skipped)
         nbytes = copying_kernels().append_items(
-            previous, items, references, places, batch.offsets, first_same, codecs, target_of(claim, skipped), written
-        )
+            previous, items, references, places, batch.offsets, first_same, codecs, target, claim.offset, claim.room,
+            written,
+        )  # fmt: skip
         self.append_claimed(claim, nbytes)
         return references
 
@@ -321,7 +320,7 @@ class SlotLog(SegmentLog):
         """Drop what is cached of other segments."""
         self._written_codecs.clear()
         self.drop_cached(self.segments)
-        self._segment_id = np.uint64(segment.id)
+        self._target = segment_table([(segment, NO_BYTES)], self.checksum_nbytes)
         self._appended_to = segment.number  # only now: whatever interrupts this, no offset of another one is cached
 
 

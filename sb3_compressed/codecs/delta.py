@@ -336,8 +336,11 @@ class Delta(BytesCodec, TrainableCodec):
         deltas, places = np.empty(n_frames * (frame_nbytes // 4), UINT8), np.empty((n_frames, 3), INT64)
         # A delta of at most this size is stored as it is; larger ones compete with the other coders.
         max_nbytes = int(self.SMALL_DELTA * frame_nbytes) if self.tries_zstd else frame_nbytes
-        if not encode_deltas(rows, *arguments, max_nbytes, deltas, places):
-            return Payloads(places, deltas)
+        nbytes = encode_deltas(rows, *arguments, max_nbytes, deltas, places)
+        if nbytes:
+            payloads = Payloads(places, deltas)
+            payloads.nbytes = nbytes
+            return payloads
         sizes = places[:, 1].tolist()
         large = [index for index, size in enumerate(sizes) if not 0 < size <= max_nbytes]
         max_ratio = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,14 @@ class Payloads:
         put_places()(data, lengths, places)  # NumPy would take several calls, in each `add`
         if writers is not None:
             places[:, 2] = writers
-        return cls(places, data)
+        result = cls(places, data)
+        result.nbytes = data.size
+        return result
+
+    @cached_property
+    def nbytes(self) -> int:
+        """The number of bytes of all of them. It may be set by what knows it: adding them up takes 3 us."""
+        return int(self.places[:, 1].sum())
 
     @property
     def writers(self) -> NDArray[np.int64]:

@@ -30,6 +30,7 @@ from sb3_compressed.arrays.slot_format import CHECKSUM_NBYTES
 from sb3_compressed.arrays.slot_log import SlotLog
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.registry import codec_from_config
+from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.files import (
@@ -336,10 +337,12 @@ class Log(SlotLog):
         path = segment_path(self.folder, number)
         unfinished = path.with_suffix(f".{UNFINISHED}")
         unfinished.unlink(missing_ok=True)
-        segment = Segment.create(
-            unfinished, number, self.identity, previous=before or previous, is_snapshot=is_snapshot
-        )
+        segment: Segment | None = None
         try:
+            with deferred_interrupts():  # which would leave the file open
+                segment = Segment.create(
+                    unfinished, number, self.identity, previous=before or previous, is_snapshot=is_snapshot
+                )
             for kind, content in snapshot or ():
                 segment.append(kind, content)
             segment.truncate_tail()
@@ -357,7 +360,8 @@ class Log(SlotLog):
                 self.next_number, self._last, self._snapshot = number, before, newest
                 self.ids.pop(number, None)
                 self.segments.pop(number, None)
-                segment.close()
+                if segment is not None:
+                    segment.close()
                 unfinished.unlink(missing_ok=True)
             raise
         with contextlib.suppress(OSError):  # the new segment is complete without this

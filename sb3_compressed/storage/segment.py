@@ -133,10 +133,11 @@ class Segment:
         nbytes = os.fstat(self._file.fileno()).st_size
         if nbytes > MAX_NBYTES:  # a sparse file could make a reader scan any number of bytes
             raise CorruptStorage(f"{self.path} has {nbytes} bytes, more than the maximum of {MAX_NBYTES}")
-        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         #: The bytes of the file, read-only. They end where a writer may truncate it: reading mapped memory beyond the
         #: end of the file crashes the process.
-        self.bytes: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+        self.bytes: NDArray[np.uint8] = np.frombuffer(
+            mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8
+        )
 
     def is_replaced(self) -> bool:
         """Return whether there is another file at its path now, or none."""

@@ -58,7 +58,8 @@ def test_deltas_are_encoded_and_decoded_as_golden_payloads() -> None:
     output, places = np.empty(4 * 600, np.uint8), np.empty((4, 3), np.int64)
     references, table = codec._new_encoder(frames)[2:4]
     smallest = min(map(len, payloads))
-    assert encode_deltas(frames, references, table, 30, 0, 0, smallest, output, places) == 3
+    assert encode_deltas(frames, references, table, 30, 0, 0, smallest, output, places) == 0
+    assert encode_deltas(frames, references, table, 30, 0, 0, 600, output, places) == sum(map(len, payloads))
     assert [*Payloads(places, output)] == payloads
 
 

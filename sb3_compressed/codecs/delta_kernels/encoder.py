@@ -289,7 +289,7 @@ def encode_deltas(
     :param payloads: output, the payloads one after the other, ``(n * room,)``; each has at most ``room`` bytes
     :param places: output, for each payload its address, its number of bytes, and 0, ``(n, 3)``; one that does not fit
         has no bytes
-    :return: the number of payloads that do not fit, or are larger than small ones
+    :return: the number of bytes of all payloads; 0 if one does not fit, or is larger than small ones
     """
     first, references_address, references_size = frames.ctypes.data, references.ctypes.data, references.size
     table_address, output = table.ctypes.data, payloads.ctypes.data
@@ -310,4 +310,4 @@ def encode_deltas(
         places[k, 0], places[k, 1], places[k, 2] = output + written, length, 0
         written += length
         n_large += not 0 < length <= max_nbytes
-    return n_large
+    return 0 if n_large else written
