@@ -175,6 +175,12 @@ class DistributedReplayBuffer(ReplayBuffer):
         if n_steps > 1 and isinstance(observation_space, spaces.Dict):
             raise ValueError(f"SB3 has no n-step returns for Dict observations, got n_steps={n_steps}")
         # Not that of ReplayBuffer, which would allocate arrays: the transitions are in the shards.
+        own = [each for each in type(self).__mro__ if "__init__" in vars(each)]
+        if (following := own[own.index(DistributedReplayBuffer) + 1]) is not ReplayBuffer:
+            raise TypeError(
+                f"{type(self).__name__} would never call {following.__name__}.__init__: place that class before "
+                "DistributedReplayBuffer in the bases"
+            )
         rows = max(buffer_size // n_envs, 1)
         super(ReplayBuffer, self).__init__(rows, observation_space, action_space, device, n_envs)
         self.optimize_memory_usage = False

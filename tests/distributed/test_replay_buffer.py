@@ -13,9 +13,10 @@ import pytest
 import torch as th
 from chi_square import assert_frequencies
 from commands import error_of
+from stable_baselines3.common.buffers import ReplayBuffer
 
 from distributed.buffers import REMOTE, actions_of, add_rows, assert_true, new_buffer, pipeline_of, refreshed
-from distributed.emitted import SIZE, observation, sb3_buffer, transition
+from distributed.emitted import NUMBERS, SIZE, SPACES, observation, sb3_buffer, transition
 from distributed.stopped import until
 from sb3_compressed import (
     BufferNotReady,
@@ -334,6 +335,28 @@ def test_n_step_returns_of_dicts_are_refused() -> None:
 def test_unknown_options_are_refused(name: str) -> None:
     with pytest.raises(TypeError, match=name):
         new_buffer("images", 10, **{name: 3})
+
+
+def test_constructors_that_would_not_be_called_are_refused() -> None:
+    class Own(ReplayBuffer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+
+    with pytest.raises(TypeError, match="Own"):
+        type("Both", (DistributedReplayBuffer, Own), {})(10, SPACES["images"], NUMBERS)
+
+
+def test_subclasses_see_the_real_space() -> None:
+    class Own(DistributedReplayBuffer):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name in ("observation_space", "obs_shape"):
+                seen.append(value)
+
+    seen: list[Any] = []
+    with pytest.raises(ValueError, match="unknown codec"):  # before any shard starts
+        Own(10, SPACES["images"], NUMBERS, compression_method="none-such")
+    assert seen == [SPACES["images"], SPACES["images"].shape]
 
 
 def test_unknown_time_limits_warn() -> None:
