@@ -18,6 +18,8 @@ def assigned_arrays(
     current: Mapping[str, Any],
     values: Mapping[str, Any],
     unwritten: Mapping[str, CompressedArray],
+    *,
+    may_be_flat: bool = False,
 ) -> dict[str, Any]:
     """Return the arrays of a buffer after an assignment to their names.
 
@@ -28,15 +30,16 @@ def assigned_arrays(
     :param values: what is assigned to each
     :param unwritten: for each name of a compressed array an unwritten one, for the case that the current one was
         released or has another format
+    :param may_be_flat: see :meth:`.CompressedArray.may_replace`
     :raises ValueError: if a shape or a value does not fit; all arrays are then as they were
     :raises TypeError: if values are not numeric; likewise
     """
     arrays, zeros = dict(values), set[str]()
     for name, array in unwritten.items():
         own, value = current.get(name), values[name]
-        if isinstance(value, CompressedArray) and value.may_replace(array):
+        if isinstance(value, CompressedArray) and value.may_replace(array, may_be_flat=may_be_flat):
             continue
-        if not (isinstance(own, CompressedArray) and own.may_replace(array) and own.shape == array.shape):
+        if not (isinstance(own, CompressedArray) and own.may_replace(array)):
             own = None
         if _are_zeros(value, array) and (own is None or own.stream.log.is_in_memory):
             zeros.add(name)  # which takes no memory, and no time to encode

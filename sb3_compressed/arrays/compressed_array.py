@@ -398,11 +398,15 @@ class CompressedArray(ArrayLike):
         self._changes.mark(index)
         self._table[index] = references
 
-    def may_replace(self, other: CompressedArray) -> bool:
-        """Return whether this array can replace another one of its stream: it is no view, or flat as in rollouts."""
-        return self.stream is other.stream and (
-            self._table.ndim == 1 or (not self.is_view and self.shape == other.shape)
-        )
+    def may_replace(self, other: CompressedArray, *, may_be_flat: bool = False) -> bool:
+        """Return whether this array can replace another one of its stream.
+
+        :param may_be_flat: whether it may have one axis of rows and environments, as in ``get`` of rollout buffers
+        """
+        if self.stream is not other.stream:
+            return False
+        is_flat = self._table.shape == (other._table.size,)
+        return (may_be_flat and is_flat) or (not self.is_view and self.shape == other.shape)
 
     def require_same_stream(self, other: CompressedArray) -> None:
         """Raise if another array does not have the codec, the format and the frames of this one.
@@ -559,16 +563,15 @@ class CompressedArray(ArrayLike):
         table = change(self._table)
         if self.is_view and np.may_share_memory(table, self._table):
             table = table.copy()  # as NumPy's reshape after swapaxes, for one environment, too
-        view = self._with_table(table)
-        view.is_view = np.may_share_memory(table, self._table)
-        return view
+        return self._with_table(table, is_view=np.may_share_memory(table, self._table))
 
-    def _with_table(self, table: NDArray[Any] | None) -> CompressedArray:
+    def _with_table(self, table: NDArray[Any] | None, *, is_view: bool = False) -> CompressedArray:
         """Return another array of the stream; see :meth:`_set_table`."""
         other = CompressedArray.__new__(type(self))
-        other.__dict__.update(self.__dict__, _changes=ChangeFlags(), is_view=False)
+        other.__dict__.update(self.__dict__, _changes=ChangeFlags(), is_view=is_view)
         other._set_table(table, self._table.shape)
-        self.stream.join(other)
+        if not is_view:
+            self.stream.join(other)
         return other
 
     __copy__ = copy
@@ -581,10 +584,14 @@ class CompressedArray(ArrayLike):
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies are arrays, no views. Those of a folder are in memory, where the stream has copied their slots to.
-        is_in_memory = self.stream.log.is_in_memory
+        stream, references = self.stream, None
+        if stream.log.is_in_memory:
+            references = self.written_references()
+        elif self.is_view:
+            stream, references = stream.in_memory(self.written_references())
         return {
-            "stream": self.stream, "dtype": self.dtype, "num_threads": self.num_threads, "shape": self._table.shape,
-            "id": id(self), "references": self.written_references() if is_in_memory else None,
+            "stream": stream, "dtype": self.dtype, "num_threads": self.num_threads, "shape": self._table.shape,
+            "id": id(self), "references": references,
         }  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:

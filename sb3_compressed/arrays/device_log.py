@@ -190,7 +190,7 @@ class DeviceLog(MemoryLog):
         *,
         empty: Empty = checked_empty,
         num_threads: int = 1,
-        to_host: bool = False,
+        to_host: bool = True,
     ) -> Any:
         """Decode slots to a tensor on the device, or an array; see :meth:`.SlotLog.read`."""
         if to_host:

@@ -93,7 +93,7 @@ class FrameDeduplicator:
             return self._previous.items
         if self.last is None:
             return None
-        items: NDArray[Any] = self._log.read(self.last, self._encoder, self._encoder.dtype, to_host=True)
+        items: NDArray[Any] = self._log.read(self.last, self._encoder, self._encoder.dtype)
         return items
 
     def _new_previous_row(self, items: NDArray[Any]) -> PreviousRow:

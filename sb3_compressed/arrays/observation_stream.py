@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,6 @@ from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStackDetector, 
 from sb3_compressed.arrays.memory_estimate import MemoryEstimate, estimate_memory, tables_nbytes
 from sb3_compressed.arrays.memory_log import MemoryLog
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.segment_log import UNWRITTEN
 from sb3_compressed.arrays.slot_copying import SlotCopier
 from sb3_compressed.arrays.slot_log import SlotLog, SlotOf
 from sb3_compressed.codecs import Codec
@@ -30,6 +30,8 @@ __all__ = ["ObservationStream"]
 
 #: Slots from which the memory of slots on a device is estimated, since each segment that is read is copied from there.
 MAX_ESTIMATED_ON_DEVICE = 512
+#: Rows whose slots are copied in one call.
+ROWS_PER_COPY = 1024
 
 
 class ObservationStream:
@@ -42,7 +44,7 @@ class ObservationStream:
     :param detector: detects the layout from the rows, for the encoder if it has none, otherwise to warn once if another
         one fits and the user's does not; ``None`` for neither
     :param log: where slots are
-    :ivar arrays: its arrays, and views of them, by their ids. It does not keep them alive: they refer to this object
+    :ivar arrays: its arrays by their ids, without views. It does not keep them alive: they refer to this object
     """
 
     def __init__(self, encoder: FrameEncoder, detector: FrameStackDetector | None, log: SlotLog) -> None:
@@ -59,7 +61,7 @@ class ObservationStream:
         self._last_assigned: dict[int | None, tuple[int, int]] = {}
         #: What the next row continues, and what the next item of single environments does, where these are written one
         #: after the other.
-        self._rows = FrameDeduplicator(self.encoder, self._trainer, log)
+        self._deduplicator = FrameDeduplicator(self.encoder, self._trainer, log)
         self._of_envs: dict[int, FrameDeduplicator] = {}
         #: Tables of its arrays that an unpickled stream contains, by the ids that they had.
         self._unpickled: dict[int, NDArray[np.int64]] = {}
@@ -87,9 +89,9 @@ class ObservationStream:
             if self._of_envs:
                 self._of_envs = {}
             if self._detector is None:
-                references = self._rows.append(rows, n_steps)
+                references = self._deduplicator.append(rows, n_steps)
             else:
-                references = self._append_and_detect(self._rows, rows, n_steps)
+                references = self._append_and_detect(self._deduplicator, rows, n_steps)
             log.watch(references)
         finally:
             del kept  # not with the frame of a traceback
@@ -232,12 +234,12 @@ class ObservationStream:
     # -- the arrays ----------------------------------------------------------------------------------------------
 
     def join(self, array: Any) -> None:
-        """Add one of its arrays, or a view of one."""
+        """Add one of its arrays."""
         self.arrays[id(array)] = array
 
     def other_tables(self, table: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the tables of its other arrays of the same shape that were written to."""
-        tables = [array.references for array in [*self.arrays.values()] if not array.is_view]
+        tables = [array.references for array in [*self.arrays.values()]]
         return [each for each in tables if each is not table and each.shape == table.shape and each.flags.writeable]
 
     def is_filled_alone(self, array: Any, row: int, env: int | None = None) -> bool:
@@ -258,7 +260,7 @@ class ObservationStream:
         if self.log is not log:
             self.forget_last_row()
             self.log = log
-            self._rows = FrameDeduplicator(self.encoder, self._trainer, log)
+            self._deduplicator = FrameDeduplicator(self.encoder, self._trainer, log)
         if not log.is_in_memory:
             self.set_capacity(0)
 
@@ -278,7 +280,7 @@ class ObservationStream:
     def forget_last_row(self) -> None:
         """Store the next row in full."""
         self._of_envs = {}
-        self._rows.forget()
+        self._deduplicator.forget()
 
     def _detect_layout(self, continued: FrameDeduplicator, items: NDArray[Any]) -> None:
         """Observe how a row continues the one before, and set the layout once it is detected."""
@@ -336,32 +338,60 @@ class ObservationStream:
         self.encoder.codec = codec
         self.forget_last_row()
         if self._can_continue(last):  # not a row that was written before the layout was found
-            self._rows.continue_from(last)
+            self._deduplicator.continue_from(last)
 
     def __getstate__(self) -> dict[str, Any]:
         # The slots contain the same as the previous row.
         state = {"encoder": self.encoder, "detector": self._detector, "trainer": self._trainer}
         if self.log.is_in_memory:
-            return {**state, "log": self.log, "last": self._rows.last, "tables": {}}
+            return {**state, "log": self.log, "last": self._deduplicator.last, "tables": {}}
         # Copies and pickles are in memory: of a folder, they contain its slots, each payload once.
-        log, arrays = MemoryLog(), {key: array.written_references() for key, array in [*self.arrays.items()]}
-        with log.copier_from(self.log, self.encoder.accepted) as copier:
-            copies = log.new_table((sum(each.size for each in arrays.values()),))
-            copies[:] = copier.copy(np.concatenate([np.zeros(0, UNWRITTEN.dtype), *map(np.ravel, arrays.values())]))
-        tables, first = {}, 0
-        for key, references in arrays.items():
-            tables[key] = copies[first : first + references.size].reshape(references.shape)
-            first += references.size
+        log = MemoryLog()
+        tables = self._copy_tables_to(log, {key: array.written_references() for key, array in [*self.arrays.items()]})
         return {**state, "log": log, "last": None, "tables": tables}
+
+    def in_memory(self, table: NDArray[np.int64]) -> tuple[ObservationStream, NDArray[np.int64]]:
+        """Return a stream in memory with the slots of a table alone, and references to them."""
+        log = MemoryLog()
+        copies = self._copy_tables_to(log, {0: table})[0]
+        return ObservationStream(copy.copy(self.encoder), None, log), copies
+
+    def _copy_tables_to(self, log: MemoryLog, tables: Mapping[int, NDArray[np.int64]]) -> dict[int, NDArray[np.int64]]:
+        """Copy the slots of tables to another log; return the references to the copies by the same keys.
+
+        :raises CorruptPayload: if one is damaged; the error names its slot
+        """
+        copies = {key: log.new_table(table.shape) for key, table in tables.items()}
+        with log.copier_from(self.log, self.encoder.accepted) as copier:
+            for first in range(0, max(map(len, tables.values()), default=0), ROWS_PER_COPY):
+                rows = slice(first, first + ROWS_PER_COPY)
+                # Together, since they share slots.
+                parts = {key: table[rows] for key, table in tables.items() if len(table) > first}
+                try:
+                    copied = copier.copy(np.concatenate([part.reshape(-1) for part in parts.values()]))
+                except CorruptPayload as error:
+                    index = error.index
+                    for part in parts.values():
+                        if index < part.size:
+                            row, *envs = (int(i) for i in np.unravel_index(index, part.shape))
+                            raise CorruptPayload(error.reason, error.index, (first + row, *envs)) from error
+                        index -= part.size
+                    raise
+                for key, part in parts.items():
+                    copies[key][rows] = copied[: part.size].reshape(part.shape)
+                    copied = copied[part.size :]
+        return copies
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "log" not in state:
             raise old_pickle()
         self.encoder, self._detector, self._trainer = state["encoder"], state["detector"], state["trainer"]
         self._use(state["log"])
-        self._unpickled = state["tables"]
+        for key, references in state["tables"].items():
+            table = self._unpickled[key] = self.log.new_table(references.shape)  # until its array takes it
+            table[...] = references
         if state["last"] is not None:
-            self._rows.continue_from(state["last"])
+            self._deduplicator.continue_from(state["last"])
 
     def take_unpickled(self, key: int) -> NDArray[np.int64]:
         """Return the references that an array of a folder had, which is unpickled.

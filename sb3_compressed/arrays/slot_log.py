@@ -87,7 +87,7 @@ class SlotLog(SegmentLog):
         *,
         empty: Empty = checked_empty,
         num_threads: int = 1,
-        to_host: bool = False,
+        to_host: bool = True,
     ) -> Any:
         """Decode slots.
 

@@ -23,6 +23,7 @@ class ArrayFactory:
     :param plans: how the observations of each key are compressed; those of other keys are plain arrays
     :param formats: shape and dtype of the observations that these plans are for
     :param num_threads: threads that decode large batches
+    :param may_be_flat: whether arrays may have one axis of rows and environments, as in ``get`` of rollout buffers
     :param has_fixed_formats: whether a folder contains the arrays, which have the formats of the space there
     :ivar newest: for each key, an unwritten array of the format of the array that was created last
     :ivar rows: the number of rows and of environments that arrays have now
@@ -37,6 +38,7 @@ class ArrayFactory:
         formats: ObservationFormats,
         num_threads: int,
         *,
+        may_be_flat: bool = False,
         has_fixed_formats: bool = False,
     ) -> None:
         self.plans = plans
@@ -45,6 +47,7 @@ class ArrayFactory:
         self.newest: dict[Key, CompressedArray] = {}
         self.rows: tuple[int, int] = (0, 0)
         self.device: th.device | None = None
+        self.may_be_flat = may_be_flat
         self.has_fixed_formats = has_fixed_formats
         self.valid_kinds: tuple[Any, ...] | None = None
 
@@ -76,6 +79,7 @@ class ArrayFactory:
             {names[key]: current.get(key) for key in values},
             {names[key]: value for key, value in values.items()},
             {names[key]: array for key, array in unwritten.items()},
+            may_be_flat=self.may_be_flat,
         )
         self.newest.update(unwritten)
         return {key: arrays[name] for key, name in names.items()}
@@ -88,7 +92,7 @@ class ArrayFactory:
         newest = self.newest.get(key)
         if newest is None:
             newest = self._of_format(key, (*self.rows, *self.plans[key].item_shape), _dtype_of(value) or np.dtype("u1"))
-        if isinstance(value, CompressedArray) and value.may_replace(newest):
+        if isinstance(value, CompressedArray) and value.may_replace(newest, may_be_flat=self.may_be_flat):
             return newest
         dtype = _dtype_of(value) or newest.dtype
         if self.has_fixed_formats:

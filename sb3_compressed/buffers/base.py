@@ -213,7 +213,9 @@ class CompressedBuffer(BaseBuffer):
         if self._is_on_device:
             for plan in plans.values():
                 require_decodable(plan.codec)
-        self._array_factory = ArrayFactory(plans, formats, self.num_threads, has_fixed_formats=on_disk)
+        self._array_factory = ArrayFactory(
+            plans, formats, self.num_threads, may_be_flat=self._is_short_lived, has_fixed_formats=on_disk
+        )
         self._batch_pool = BatchPool()
 
     def _planned(self, formats: ObservationFormats, *, on_disk: bool) -> dict[Key, CompressionPlan]:

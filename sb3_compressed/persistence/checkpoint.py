@@ -203,7 +203,7 @@ class BufferCheckpoint:
         rows = rows[changed[rows]] if self._tables else rows[:0]
         with ExitStack() as stack:
             copiers = [
-                stack.enter_context(row_copier([self._arrays[name] for name in names], self.store, saves=True))
+                stack.enter_context(row_copier([self._arrays[name] for name in names], self.store))
                 for names in self._streams.values()
             ]
             n_rows = min((copier.max_rows for copier in copiers), default=1)

@@ -68,9 +68,7 @@ def load_into(buffer: ReplayBufferLike, store: ArrayStore) -> BufferCheckpoint:
     with ExitStack() as stack:
         copiers = {
             key: stack.enter_context(
-                row_copier(
-                    [ours[name] for name in names], store, saves=False, stored=dtypes.get(key), layout=layouts.get(key)
-                )
+                row_copier([ours[name] for name in names], store, stored=dtypes.get(key), layout=layouts.get(key))
             )
             for key, names in streams.items()
         }

@@ -20,7 +20,9 @@ from sb3_compressed.arrays.cast import cast_values
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.arrays.observation_stream import ObservationStream
+from sb3_compressed.arrays.slot_copying import SlotCopier
 from sb3_compressed.codecs import get_codec
+from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.storage.array_store import ArrayStore
 
 __all__ = ["RowCopier", "is_stored_as_slots", "row_copier"]
@@ -68,48 +70,61 @@ class RowCopier(ABC):
 
 
 def row_copier(
-    arrays: Sequence[Any],
-    store: ArrayStore,
-    *,
-    saves: bool,
-    stored: np.dtype[Any] | None = None,
-    layout: FrameLayout | None = None,
+    arrays: Sequence[Any], store: ArrayStore, *, stored: np.dtype[Any] | None = None, layout: FrameLayout | None = None
 ) -> RowCopier:
     """Return what copies rows of the arrays of a stream.
 
     :param arrays: the arrays, compressed or plain ones, of one shape and dtype
     :param store: the folder
-    :param saves: whether rows are copied to the folder, and not from there
     :param stored: the dtype of plain arrays in the folder, if it is another one
     :param layout: how the folder splits observations of plain arrays into frames, if it does
     """
     if isinstance(arrays[0], CompressedArray):
-        return CompressedRows(arrays, store, saves=saves)
+        return CompressedRows(arrays, store)
     return Vectors(arrays, store, arrays[0].dtype if stored is None else stored, layout)
 
 
 class CompressedRows(RowCopier):
     """Copies slots as they are; the arguments are those of :func:`row_copier`."""
 
-    def __init__(self, arrays: Sequence[CompressedArray], store: ArrayStore, *, saves: bool) -> None:
-        self._arrays, stream = arrays, arrays[0].stream
-        if saves:
-            accepted = stream.encoder.accepted
-            self._copier = store.log.copier_from(stream.log, accepted, before_claim=store.begin_segment_if_full)
-        else:
-            self._copier = stream.copier_from(store.log)
+    def __init__(self, arrays: Sequence[CompressedArray], store: ArrayStore) -> None:
+        self._arrays, self._store = arrays, store
+        self._saver: SlotCopier | None = None
+        self._loader: SlotCopier | None = None
 
     def __exit__(self, *error: object) -> None:
-        self._copier.__exit__()
+        for copier in (self._saver, self._loader):
+            if copier is not None:
+                copier.__exit__()
 
     def save(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """See :meth:`RowCopier.save`."""
-        return self._copier.copy(np.stack([array.references[rows] for array in self._arrays]))
+        if self._saver is None:
+            stream, begin = self._arrays[0].stream, self._store.begin_segment_if_full
+            self._saver = self._store.log.copier_from(stream.log, stream.encoder.accepted, before_claim=begin)
+        return _copied(self._saver, np.stack([array.references[rows] for array in self._arrays]), rows)
 
     def load(self, rows: slice, addresses: NDArray[np.int64]) -> None:
         """See :meth:`RowCopier.load`."""
-        for array, references in zip(self._arrays, self._copier.copy(addresses), strict=True):
+        if self._loader is None:
+            self._loader = self._arrays[0].stream.copier_from(self._store.log)
+        copies = _copied(self._loader, addresses, np.arange(rows.start, rows.stop))
+        for array, references in zip(self._arrays, copies, strict=True):
             array.put_references(rows, references)
+
+
+def _copied(copier: SlotCopier, references: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Copy slots.
+
+    :param references: ``(n_arrays, n_rows, n_envs)``
+    :param rows: their rows, ``(n_rows,)``
+    :raises CorruptPayload: if one is damaged; the error names its slot
+    """
+    try:
+        return copier.copy(references)
+    except CorruptPayload as error:
+        _, row, env = np.unravel_index(error.index, references.shape)
+        raise CorruptPayload(error.reason, error.index, (int(rows[row]), int(env))) from error
 
 
 class Vectors(RowCopier):
@@ -131,7 +146,13 @@ class Vectors(RowCopier):
 
     def load(self, rows: slice, addresses: NDArray[np.int64]) -> None:
         """See :meth:`RowCopier.load`."""
-        stored = self._log.read(addresses.reshape(-1), self._encoder, self._encoder.dtype)
+        _, n_rows, n_envs = addresses.shape
+
+        def slot_of(position: int) -> tuple[int, int]:
+            row, env = divmod(position % (n_rows * n_envs), n_envs)
+            return rows.start + row, env
+
+        stored = self._log.read(addresses.reshape(-1), self._encoder, self._encoder.dtype, slot_of)
         items = cast_values(stored, self._arrays[0].dtype).reshape(*addresses.shape, *self._encoder.item_shape)
         for array, each in zip(self._arrays, items, strict=True):
             array[rows] = each

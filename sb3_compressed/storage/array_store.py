@@ -400,6 +400,8 @@ class ArrayStore:
         There must be no uncommitted changes.
         """
         live = self.live_segments()
+        for table in self.log.live_tables():  # others than those of arrays, such as that of the last row
+            live |= set() if any(table is own for own in self.arrays.values()) else segments_of(table)
         self.log.drop_cached(live)  # before: Windows neither truncates nor deletes files that are mapped
         self.log.begin_segment(self._snapshot_records(live))
         self._has_commits = False
@@ -426,9 +428,9 @@ class ArrayStore:
     def live_segments(self) -> set[int]:
         """Return the numbers of the segments that tables refer to, or that contain codecs in use."""
         numbers = {address >> 32 for address in self.codecs.values()}
-        tables = [self.arrays[name] for name, spec in self.specs.items() if spec.is_table]
-        for table in (*tables, *self.log.live_tables()):  # that of the last row, too
-            numbers.update(segments_of(table))
+        for name, spec in self.specs.items():
+            if spec.is_table:
+                numbers.update(segments_of(self.arrays[name]))
         return numbers
 
     def copy_to(self, folder: Path) -> None:

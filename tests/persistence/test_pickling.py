@@ -26,6 +26,7 @@ from sb3_compressed import (
     CompressedRolloutBuffer,
 )
 from sb3_compressed.arrays import memory_log
+from sb3_compressed.errors import CorruptPayload
 
 COPIES = {"pickle": lambda buffer: pickle.loads(pickle.dumps(buffer)), "deepcopy": copy.deepcopy}
 
@@ -127,3 +128,43 @@ def test_rollouts_of_tensors_of_a_local_class() -> None:
     for _ in range(2):
         buffer.add(np.zeros((1, 4, 84, 84), np.uint8), zeros[:, np.newaxis], zeros, zeros, value, th.zeros(1))
     assert pickle.loads(pickle.dumps(buffer)).pos == 2
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("stream", ["atari"], indirect=True)
+def test_arrays_of_a_folder_are_copied_alone_and_as_views(way: str, stream: Stream, tmp_path: Path) -> None:
+    buffer = filled(stream, 20, ROWS, storage=tmp_path)
+    array, following = buffer.observations, buffer.next_observations
+    for source in (array, following, array.swapaxes(0, 1), array.reshape(-1, *array.item_shape)):
+        twin = COPIES[way](source)
+        assert twin.stream.log.is_in_memory
+        np.testing.assert_array_equal(twin, np.asarray(source))
+        twin[0] = 7
+        assert np.asarray(twin[0]).min() == 7
+    both = COPIES[way]({"obs": array, "next_obs": following})
+    assert both["obs"].stream is both["next_obs"].stream
+    np.testing.assert_array_equal(both["next_obs"], np.asarray(following))
+    # What they share is copied once.
+    assert len(pickle.dumps([array, following])) < 1.2 * len(pickle.dumps(array))
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("stream", ["atari"], indirect=True)
+def test_damage_of_a_folder_that_is_copied_is_named(way: str, stream: Stream, tmp_path: Path) -> None:
+    buffer = filled(stream, 20, ROWS, storage=tmp_path)
+    damage_slot(buffer, 12, 1)
+    with pytest.raises(CorruptPayload) as caught:
+        COPIES[way](buffer)
+    assert caught.value.slot == (12, 1)
+
+
+def damage_slot(buffer: CompressedReplayBuffer, row: int, env: int) -> None:
+    """Flip a bit of a slot in the folder of a buffer."""
+    buffer.flush()
+    reference = int(buffer.observations.references[row, env])
+    assert buffer.folder is not None
+    path = buffer.folder / f"{reference >> 32:08}.log"
+    content = bytearray(path.read_bytes())
+    content[(reference & 0xFFFFFFFF) + 6] ^= 1
+    with path.open("r+b") as file:  # the same file, which is mapped
+        file.write(content)
