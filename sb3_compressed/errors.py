@@ -102,6 +102,14 @@ class StorageError(ValueError):
     """A folder cannot be used as requested: it is missing, in use, of something else, or does not fit the buffer."""
 
 
+def old_pickle() -> StorageError:
+    """Return the error for a pickle of a version that cannot be read any more."""
+    return StorageError(
+        "this was pickled by version 0.4 or earlier, load it with that version; 0.5.0 is the first one whose pickles "
+        "stay readable"
+    )
+
+
 class CheckpointNotFound(StorageError, FileNotFoundError):
     """A folder does not exist or contains no checkpoint."""
 

@@ -18,7 +18,8 @@ import sb3_compressed.kernels
 from sb3_compressed import Codec
 from sb3_compressed.arrays.device_decoder import CODEC, SEGMENT, Reason, codec_record, layout_record
 from sb3_compressed.arrays.frame_layout import FrameLayout
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.memory_log import MemoryLog
+from sb3_compressed.codecs import TrainableCodec
 
 __all__ = ["Batch", "Emulator", "Reason", "compile_program", "compiler", "run_program"]
 
@@ -49,16 +50,17 @@ class Batch:
     layout: FrameLayout | None = None
 
     @staticmethod
-    def of_store(
-        store: MemorySlotStore,
+    def of_log(
+        log: MemoryLog,
+        codec: Codec,
         slots: NDArray[np.int64],
         item_shape: tuple[int, ...],
         dtype: Any = np.uint8,
         layout: FrameLayout | None = None,
     ) -> Batch:
-        """Return the batch of slots of a store."""
-        segments = {number: segment.bytes for number, segment in store.log.segments.items()}
-        codecs = {0: store.codec} if isinstance(store.codec, Codec) else store.log.codecs
+        """Return the batch of slots of a log, of a codec."""
+        segments = {number: segment.bytes for number, segment in log.segments.items()}
+        codecs = log.codecs if isinstance(codec, TrainableCodec) else {0: codec}
         return Batch(segments, slots, codecs, item_shape, dtype, layout)
 
     @property

@@ -8,18 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.encoding import AcceptedCodec
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_reader import SlotReader
-from sb3_compressed.arrays.slot_store import SlotStore
+from sb3_compressed.arrays.slot_copying import SlotCopier
+from sb3_compressed.arrays.slot_log import SlotLog
 from sb3_compressed.codecs import Codec, TrainableCodec, get_codec
 from sb3_compressed.codecs.payloads import Payloads
 
 Slot = bytes | tuple[Any, ...] | None
+
+
+class LogOfCodec(NamedTuple):
+    """A log, and the codec that its slots must have."""
+
+    log: SlotLog
+    codec: Codec
+
+    @property
+    def accepted(self) -> AcceptedCodec:
+        return type(self.codec) if isinstance(self.codec, TrainableCodec) else self.codec
+
+    def gather(self, references: NDArray[np.int64], n_frames: int) -> PayloadBatch:
+        return self.log.gather(references, n_frames, self.accepted)
+
+    def copier_from(self, source: LogOfCodec) -> SlotCopier:
+        return self.log.copier_from(source.log, self.accepted)
+
+    def append_items(self, *args: Any) -> NDArray[np.int64]:
+        return self.log.append_items(*args)
+
+    def new_table(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        return self.log.new_table(shape)
 
 
 def slot_n_frames(slot: Slot) -> int:
@@ -71,7 +95,7 @@ def batch_of(slots: Sequence[Slot], n_frames: int, codec: Codec | None = None) -
     return PayloadBatch(codecs, payloads, n_frames, np.array(offsets))
 
 
-def load_slots(store: SlotStore | SlotReader, references: Any) -> NDArray[Any]:
+def load_slots(store: SlotLog | LogOfCodec, references: Any) -> NDArray[Any]:
     """Return slots as objects, in the shape of the references; payloads that they share are the same objects.
 
     :raises CorruptPayload: if one is damaged
@@ -89,18 +113,18 @@ def load_slots(store: SlotStore | SlotReader, references: Any) -> NDArray[Any]:
     return slots.reshape(references.shape)
 
 
-def write_slots(store: SlotStore, slots: Sequence[Slot] | NDArray[Any]) -> NDArray[np.int64]:
+def write_slots(store: SlotLog | LogOfCodec, slots: Sequence[Slot] | NDArray[Any]) -> NDArray[np.int64]:
     """Write slots to a store, equal payloads once; return references to them, in their shape."""
     shape = slots.shape if isinstance(slots, np.ndarray) else (len(slots),)
     batch = batch_of(slots.reshape(-1).tolist() if isinstance(slots, np.ndarray) else slots, 0)
-    return store.writer.append_items(batch, np.arange(batch.n_items)).reshape(shape)
+    return store.append_items(batch, np.arange(batch.n_items)).reshape(shape)
 
 
 def slots_at(array: Any, rows: Any) -> NDArray[Any]:
     """Return the slots of some rows of a compressed array as objects."""
-    return load_slots(array.store, array.references[rows])
+    return load_slots(array.stream.log, array.references[rows])
 
 
 def put_slots(array: Any, rows: Any, slots: NDArray[Any]) -> None:
     """Write slots to some rows of a compressed array."""
-    array.put_references(rows, write_slots(array.store, slots))
+    array.put_references(rows, write_slots(array.stream.log, slots))

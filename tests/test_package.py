@@ -59,6 +59,8 @@ print(sb3_compressed.callbacks.stats_callback.__name__, sb3_compressed.datasets.
 def test_no_imports_form_a_circle() -> None:
     """Neither do those for annotations and within functions, nor those of packages, which import-linter leaves out."""
     graph = grimp.build_graph("sb3_compressed", cache_dir=None)
+    for name in ("buffer_from_store", "extend", "sequences"):  # which name the class in annotations alone
+        graph.remove_import(importer=f"sb3_compressed.buffers.{name}", imported="sb3_compressed.buffers.replay")
     assert "sb3_compressed.buffers" in graph.find_modules_directly_imported_by("sb3_compressed")
     TopologicalSorter({each: graph.find_modules_directly_imported_by(each) for each in graph.modules}).prepare()
 

@@ -33,7 +33,7 @@ class Adapter:
 
     def codec_state_nbytes(self) -> int:
         """Return the size of the trained state of its codec, which does not grow with each transition."""
-        codecs = {id(codec): codec for array in self._compressed() for codec in array.store.codecs()}
+        codecs = {id(codec): codec for array in self._compressed() for codec in array.stream.log.trained_codecs()}
         return sum(codec.nbytes for codec in codecs.values())
 
     def reserved_nbytes(self) -> int:

@@ -18,8 +18,6 @@ def assigned_arrays(
     current: Mapping[str, Any],
     values: Mapping[str, Any],
     unwritten: Mapping[str, CompressedArray],
-    *,
-    may_flatten: bool = False,
 ) -> dict[str, Any]:
     """Return the arrays of a buffer after an assignment to their names.
 
@@ -30,18 +28,17 @@ def assigned_arrays(
     :param values: what is assigned to each
     :param unwritten: for each name of a compressed array an unwritten one, for the case that the current one was
         released or has another format
-    :param may_flatten: whether a view of another shape may replace an array, as in ``get`` of SB3's rollout buffers
     :raises ValueError: if a shape or a value does not fit; all arrays are then as they were
     :raises TypeError: if values are not numeric; likewise
     """
     arrays, zeros = dict(values), set[str]()
     for name, array in unwritten.items():
         own, value = current.get(name), values[name]
-        if isinstance(value, CompressedArray) and value.shares_stream_with(array, may_flatten=may_flatten):
+        if isinstance(value, CompressedArray) and value.may_replace(array):
             continue
-        if not (isinstance(own, CompressedArray) and own.shares_stream_with(array, may_flatten=False)):
+        if not (isinstance(own, CompressedArray) and own.may_replace(array) and own.shape == array.shape):
             own = None
-        if _are_zeros(value, array) and (own is None or own.store.is_in_memory):
+        if _are_zeros(value, array) and (own is None or own.stream.log.is_in_memory):
             zeros.add(name)  # which takes no memory, and no time to encode
             own = None
         arrays[name] = array.new_sharing_frames() if own is None else own

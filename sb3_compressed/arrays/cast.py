@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["cast_values", "clip_values"]
+__all__ = ["cast_values", "clip_values", "holds_every_value"]
 
 
 def cast_values(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -49,3 +49,9 @@ def clip_values(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     # Clipped after the cast: the float nearest to an integer's limit may be beyond it.
     cast = np.where(values >= limits.max, limits.max, np.where(values <= limits.min, limits.min, cast))
     return np.where(np.isnan(values), 0, cast).astype(dtype)
+
+
+def holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:
+    """Return whether a dtype can represent every value of another one."""
+    # NumPy calls it safe to store 64-bit integers as 64-bit floats, which lose the last bits.
+    return np.can_cast(wide, narrow, "safe") and not (wide.kind in "iu" and wide.itemsize == 8 and narrow.kind == "f")

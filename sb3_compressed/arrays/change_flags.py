@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ChangeFlags", "ViewChangeFlags"]
+__all__ = ["ChangeFlags"]
 
 
 class ChangeFlags:
-    """Records which slots of an array were written, directly or through views.
+    """Records which slots of an array were written.
 
     Writes of encoded rows, with :meth:`.CompressedArray.write_encoded`, set :attr:`added`; all others are
     direct writes and set :attr:`flags`. After :meth:`track`, both are the same array; after
@@ -51,30 +50,3 @@ class ChangeFlags:
         """Return the rows that are set, and reset the flags."""
         flags, self._own = self._own, None
         return np.zeros(0, np.int64) if flags is None else np.flatnonzero(flags.any(axis=1))
-
-
-class ViewChangeFlags(ChangeFlags):
-    """Records writes through a view in the flags of the array that it is a view of.
-
-    :param viewed: the flags of that array, which may begin to track changes after the view was created
-    :param change: turns an array ``(rows, n_envs)`` of the viewed array into a view of the shape of this array
-    """
-
-    def __init__(self, viewed: ChangeFlags, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
-        self._viewed, self._change = viewed, change
-
-    @property
-    def flags(self) -> NDArray[np.bool_] | None:
-        """See :class:`ChangeFlags`."""
-        flags = self._viewed.flags
-        return None if flags is None else self._change(flags)
-
-    @property
-    def added(self) -> NDArray[np.bool_] | None:  # type: ignore[override]
-        """See :class:`ChangeFlags`."""
-        added = self._viewed.added
-        return None if added is None else self._change(added)
-
-    def track(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-        """Raise."""
-        raise ValueError("changes of a view cannot be tracked, only those of the array itself")

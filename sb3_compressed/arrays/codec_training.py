@@ -14,6 +14,7 @@ from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.common.memory_warning import warn_of_payloads
+from sb3_compressed.errors import old_pickle
 
 __all__ = ["CodecTrainer"]
 
@@ -149,26 +150,26 @@ class CodecTrainer:
         self._n_frames = self._n_measured = 0
         self._next_sample = self._next_event = 0
 
-    def __getstate__(self) -> dict[str, Any]:
-        # A pickle is to be as large as the payloads: the sample is left out and collected anew. The names are those of
-        # 0.2 and 0.3.
-        return {"_interval": self._next_training, "_trained_nbytes": self._drift.usual_nbytes}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.restore({"interval": state["_interval"], "learned_nbytes": state["_trained_nbytes"]})
-
-    def to_data(self) -> dict[str, Any]:
-        """Return its state for JSON, without the sample, with the names of 0.2 and 0.3."""
+    def state(self) -> dict[str, Any]:
+        """Return its state for JSON, without the sample, with the names in stored buffers."""
         return {"interval": self._next_training, "learned_nbytes": self._drift.usual_nbytes}
 
-    def restore(self, data: Mapping[str, Any]) -> None:
-        """Restore the state that :meth:`to_data` returned, without a sample."""
-        next_training, usual_nbytes = int(data["interval"]), float(data["learned_nbytes"])
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that :meth:`state` returned, without a sample."""
+        next_training, usual_nbytes = int(state["interval"]), float(state["learned_nbytes"])
         capacity = vars(self).get("capacity", 0)
         self.__init__()  # type: ignore[misc]
         self._next_training = min(max(next_training, self.FIRST), 4 * self.LAST)
         self._drift.restart(usual_nbytes)
         self.capacity = capacity
+
+    # A pickle is to be as large as the payloads: the sample is left out and collected anew.
+    __getstate__ = state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "interval" not in state:
+            raise old_pickle()
+        self.restore(state)
 
 
 def _sampled_frames(n_passed: int, n_frames: int, stride: int) -> list[int]:

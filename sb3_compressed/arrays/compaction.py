@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.slot_log import SlotSegment, segment_table
+from sb3_compressed.arrays.segment_log import SlotSegment, segment_table
 
 __all__ = ["SegmentUsage", "compaction_kernels", "count_references", "measure_usage"]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -15,26 +14,26 @@ from numpy.typing import DTypeLike, NDArray
 from sb3_compressed.arrays.array_like import ArrayLike
 from sb3_compressed.arrays.assigned_items import copy_assigned, encode_assigned
 from sb3_compressed.arrays.batch_pool import Empty, checked_empty
-from sb3_compressed.arrays.cast import cast_values, clip_values
-from sb3_compressed.arrays.change_flags import ChangeFlags, ViewChangeFlags
+from sb3_compressed.arrays.cast import cast_values, clip_values, holds_every_value
+from sb3_compressed.arrays.change_flags import ChangeFlags
 from sb3_compressed.arrays.encoding import FrameEncoder
-from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
 from sb3_compressed.arrays.frame_layout import FrameLayout, FrameStack, FrameStackDetector, explicit_layout
-from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, selects_all, slot_numbers, split_index
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.indexing import basic_index, has_ellipsis, item_of, row_of, slot_numbers, split_index
+from sb3_compressed.arrays.memory_log import MemoryLog
+from sb3_compressed.arrays.observation_stream import ObservationStream
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_reader import accepted_codec
-from sb3_compressed.arrays.slot_store import SlotOf, SlotStore
+from sb3_compressed.arrays.segment_log import UNWRITTEN
+from sb3_compressed.arrays.slot_log import SlotLog, SlotOf
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning, StorageError
+from sb3_compressed.errors import CorruptPayload, LossyDtypeWarning, old_pickle
 
 __all__ = ["CompressedArray"]
 
 
 class CompressedArray(ArrayLike):
-    """A compressed array of observations, of shape ``(rows, n_envs, *item_shape)``.
+    """A compressed array of observations, of shape ``(rows, n_envs, *item_shape)``: a table of references to slots.
 
     It is indexed like an ndarray. Reading decodes into a new array, writing encodes a copy, and unwritten items read as
     zeros. Where NumPy returns a view, the new array is read-only: write by ``array[index] = value``. When rows are
@@ -55,8 +54,8 @@ class CompressedArray(ArrayLike):
 
     Reading and writing work for any index into the first two axes (integers, slices, integer and boolean arrays,
     negative indices, ``...``), with whole items or basic indices after it. ``swapaxes`` and ``reshape`` of the leading
-    axes return views on the same slots. NumPy's functions, operators and methods decode the whole array, or raise
-    ``MemoryError`` where that does not fit into memory.
+    axes return read-only views on the same slots. NumPy's functions, operators and methods decode the whole array, or
+    raise ``MemoryError`` where that does not fit into memory.
 
     :param shape: ``(rows, n_envs, *item_shape)``
     :param dtype: any boolean, integer or floating dtype
@@ -66,12 +65,13 @@ class CompressedArray(ArrayLike):
     :param elem_type: dtype to store values in, if not ``dtype``. A narrower one is lossy and warns:
         values are clipped to the range of an integer type and rounded to a floating one
     :param num_threads: how many threads decode large reads; ``None`` for the number of cores, four at most
-    :param new_store: creates the store of its slots
+    :param new_log: creates the log of its slots for a codec, ``None`` for one in memory
     :raises ValueError: for an invalid argument
+    :ivar stream: encodes, keeps and decodes its items, and those of the arrays that share frames with it
+    :ivar is_view: whether it is a view of another array, which cannot be written to
     """
 
-    #: The array that this is a view of.
-    _view_of: CompressedArray | None = None
+    is_view = False
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class CompressedArray(ArrayLike):
         *,
         elem_type: DTypeLike | None = None,
         num_threads: int | None = None,
-        new_store: Callable[[Codec], SlotStore] = MemorySlotStore,
+        new_log: Callable[[Codec], SlotLog] | None = None,
     ) -> None:
         self.num_threads = validate_num_threads(num_threads)
         if len(shape) < 2 or min(shape) < 0:
@@ -93,7 +93,7 @@ class CompressedArray(ArrayLike):
         for kind in (self.dtype, stored):
             if kind.kind not in "biuf":
                 raise ValueError(f"dtype must be boolean, integer or floating, got {kind}")
-        if not _holds_every_value(stored, self.dtype):
+        if not holds_every_value(stored, self.dtype):
             warn_user(
                 f"values of dtype {self.dtype} are stored as {stored}, which is narrower: values that do not fit are "
                 "clipped or rounded",
@@ -102,28 +102,28 @@ class CompressedArray(ArrayLike):
         rows, n_envs, *item_shape = (int(length) for length in shape)
         is_detected = isinstance(frame_stack, str) and frame_stack == "auto"
         layout = None if is_detected or frame_stack is None else explicit_layout(tuple(item_shape), frame_stack)  # type: ignore[arg-type]
-        self._encoder = FrameEncoder(tuple(item_shape), stored, get_codec(codec), layout)
+        encoder = FrameEncoder(tuple(item_shape), stored, get_codec(codec), layout)
         detector = FrameStackDetector(tuple(item_shape), stored.itemsize)
         is_used = is_detected or layout in detector.candidates  # an explicit layout is compared with what is detected
-        self._deduplicator: FrameDeduplicator | None = FrameDeduplicator(self._encoder, detector if is_used else None)
+        log = MemoryLog() if new_log is None else new_log(encoder.codec)
+        self.stream = ObservationStream(encoder, detector if is_used else None, log)
         self._changes = ChangeFlags()
-        self._set_table(new_store(self._encoder.codec), None, (rows, n_envs))
-        if not self._store.is_on_device:  # the warning is about the memory of the process
-            self._deduplicator.set_capacity(rows * n_envs)
-        self._join_stream()
+        self._set_table(None, (rows, n_envs))
+        if not log.is_on_device:  # the warning is about the memory of the process
+            self.stream.set_capacity(rows * n_envs)
+        self.stream.join(self)
 
-    def _set_table(self, store: SlotStore, table: NDArray[Any] | None, shape: tuple[int, ...] = ()) -> None:
-        """Set the store and the table of references.
+    def _set_table(self, table: NDArray[Any] | None, shape: tuple[int, ...] = ()) -> None:
+        """Set the table of references.
 
         :param table: ``None`` for an unwritten one, which takes no memory before the first write
         :param shape: its shape
         """
-        self._store = store
-        self._table = np.broadcast_to(store.unwritten, shape) if table is None else table
+        self._table = np.broadcast_to(UNWRITTEN, shape) if table is None else table
         if table is not None:
-            store.watch(table)
+            self.stream.log.watch(table)
         # Attributes, since each sample reads them several times.
-        self.item_shape = self._encoder.item_shape
+        self.item_shape = self.stream.encoder.item_shape
         self.shape = self._table.shape + self.item_shape
         self.ndim, self.size = len(self.shape), math.prod(self.shape)
 
@@ -138,50 +138,45 @@ class CompressedArray(ArrayLike):
 
         :raises CorruptPayload: if one is damaged
         """
-        with self._store.keep_slots():
-            batch = self._store.gather(self._table.flatten(), 0)  # kernels take no read-only arrays
-            _, first, numbers = np.unique(batch.payloads.places[:, 0], return_index=True, return_inverse=True)
-            distinct = [*batch.payloads[first]]
-        payloads = [distinct[number] for number in numbers.tolist()]
-        slots = np.empty(self._table.size, object)
-        for index, (begin, end) in enumerate(pairwise(batch.offsets.tolist())):
-            if begin < end:
-                slots[index] = payloads[begin] if end == begin + 1 else tuple(payloads[begin:end])
-        return slots.reshape(self._table.shape)
+        stream = self.stream
+        with stream.log.keep_slots():
+            # Of any number of frames, and kernels take no read-only arrays.
+            batch = stream.log.gather(self._table.flatten(), 0, stream.encoder.accepted)
+            return batch.as_objects().reshape(self._table.shape)
 
     @property
     def references(self) -> NDArray[Any]:
         """The table of references to its slots, ``(rows, n_envs)``.
 
         Before the first write it is a read-only placeholder that takes no memory. References are addresses in the log
-        of :attr:`store`; 0 is a slot that was never written.
+        of its stream; 0 is a slot that was never written.
         """
         return self._table
 
     @property
-    def store(self) -> SlotStore:
-        """The store of its slots."""
-        return self._store
-
-    @property
     def codec(self) -> Codec:
         """The codec of its payloads."""
-        return self._encoder.codec
+        return self.stream.encoder.codec
 
     @property
     def elem_type(self) -> np.dtype[Any]:
         """The dtype its values are stored in."""
-        return self._encoder.dtype
+        return self.stream.encoder.dtype
+
+    @property
+    def layout(self) -> FrameLayout | None:
+        """How items are divided into frames; ``None`` if they are not, or as long as that is not known."""
+        return self.stream.encoder.layout
 
     @property
     def n_frames(self) -> int:
         """How many frames an item is divided into, 1 until the layout is found."""
-        return self._encoder.n_frames
+        return self.stream.encoder.n_frames
 
     @property
     def nbytes(self) -> int:
-        """The memory of its store and its table in bytes: arrays that share frames share a store."""
-        return self._store.nbytes(self._table)
+        """The memory of its stream and its table in bytes: arrays that share frames are of one stream."""
+        return self.stream.nbytes(self._table)
 
     @property
     def raw_nbytes(self) -> int:
@@ -205,13 +200,12 @@ class CompressedArray(ArrayLike):
         slot_index, item_index = split_index(index, self._table.ndim, self.ndim)
         basic = None if slot_index and type(slot_index[0]) is np.ndarray else basic_index(slot_index)
         slot_index = slot_index if basic is None else basic
-        with self._store.keep_slots():
+        with self.stream.log.keep_slots():
             references = self._table[(*slot_index, ...)]  # an array, even of a single slot
             leading_shape = references.shape
             references = references.flatten()  # kernels take no read-only arrays, as those of unwritten ones are
-            items = checked_empty((len(references), *self.item_shape), self.dtype)
             slot_of = partial(self._index_of_slot, slot_index)
-            self._store.read_into(items, references, self._encoder, slot_of, self.num_threads)
+            items = self.stream.read(references, self.dtype, slot_of, num_threads=self.num_threads)
         items.flags.writeable = basic is None  # views of a read-only array cannot be made writable
         out = items.reshape(leading_shape + self.item_shape)
         if item_index:
@@ -226,7 +220,7 @@ class CompressedArray(ArrayLike):
         *,
         empty: Empty = checked_empty,
     ) -> Any:
-        """Decode items into a new array ``(n + m, *item_shape)``, or a tensor if its store is on a device.
+        """Decode items into a new array ``(n + m, *item_shape)``, or a tensor if they are on a device.
 
         :param indices: the flat indices of the items, ``row * n_envs + env``, ``(n,)``
         :param other: an array that shares frames with this one, of which further items are decoded together with those
@@ -239,19 +233,13 @@ class CompressedArray(ArrayLike):
         while True:
             references, slot_of = self._references_at(indices, other, other_indices)
             try:
-                return self._store.read(references, self._encoder, self.dtype, slot_of, empty, self.num_threads)
+                return self.stream.read(
+                    references, self.dtype, slot_of, empty=empty, num_threads=self.num_threads, to_host=False
+                )
             except CorruptPayload:
                 # A handler of a signal, which interrupts this call, may overwrite these rows, as in SB3.
                 if np.array_equal(references, self._references_at(indices, other, other_indices)[0]):
                     raise
-
-    def read_slots(self, references: NDArray[Any], slot_of: SlotOf, *, empty: Empty) -> Any:
-        """Decode the items of slots as :meth:`read` does.
-
-        :param references: references to slots, ``(n,)``
-        :param slot_of: returns the index of the slot at a position among them, for the error
-        """
-        return self._store.read(references, self._encoder, self.dtype, slot_of, empty, self.num_threads)
 
     def payloads(
         self, indices: NDArray[np.int64], other: CompressedArray, other_indices: NDArray[np.int64]
@@ -260,12 +248,8 @@ class CompressedArray(ArrayLike):
 
         :raises CorruptPayload: if a slot is invalid; the error names it
         """
-        with self._store.keep_slots():
-            references, slot_of = self._references_at(indices, other, other_indices)
-            try:
-                return self._store.gather(references, self.n_frames)
-            except CorruptPayload as error:
-                raise CorruptPayload(error.reason, error.index, slot_of(error.index)) from error
+        with self.stream.log.keep_slots():
+            return self.stream.gather(*self._references_at(indices, other, other_indices))
 
     def _references_at(
         self,
@@ -279,7 +263,8 @@ class CompressedArray(ArrayLike):
                 raise ValueError(f"indices must be vectors, got an array of shape {each.shape}")
         references = self._table.reshape(-1).take(indices)
         if other is not None and other_indices is not None:
-            self.require_same_stream(other)
+            if other.stream is not self.stream:
+                self.require_same_stream(other)
             references = np.concatenate((references, other._table.reshape(-1).take(other_indices)))
 
         shape, size = self._table.shape, self._table.size  # not the array, which would keep its payloads
@@ -303,7 +288,7 @@ class CompressedArray(ArrayLike):
         """Import and compile everything that the first write and read need."""
         from sb3_compressed.arrays import frame_dedup_kernels  # noqa: F401
 
-        self._store.prepare()
+        self.stream.log.prepare()
         self.codec.prepare()
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -325,46 +310,52 @@ class CompressedArray(ArrayLike):
             items[(slice(None),) * n_leading + item_index] = cast_values(np.asarray(value), self.dtype)
             self[slot_index] = items
             return
-        single = None if self._deduplicator is None else _item_of(slot_index, self._table.shape)
+        if self.is_view:
+            raise ValueError("a view of a compressed array is read-only: assign to the array itself")
+        single = item_of(slot_index, self._table.shape)
         if single is not None and self._set_item(*single, value):
             return
         selected = self._table[slot_index]
         shape = selected.shape if isinstance(selected, np.ndarray) else ()
-        self._store.free_unused(math.prod(shape))
+        log = self.stream.log
+        log.count_overwritten(math.prod(shape))
         values = self._stored_values(value)
-        with self._store.keep_slots():
+        with log.keep_slots():
             references = self._encode_at(slot_index, shape, values)
             self._replace_slots(slot_index, references.reshape(shape) if shape else references[0])
-            if single is not None and self._deduplicator is not None:
-                self._deduplicator.begin_items(self._store, single[1], np.ascontiguousarray(references))
+            if single is not None:
+                self.stream.continue_item(single[1], np.ascontiguousarray(references))
 
     def _encode_at(self, slot_index: tuple[Any, ...], shape: tuple[int, ...], values: NDArray[Any]) -> NDArray[Any]:
         """Return references to new slots for values that are assigned to the slots at an index.
 
         :param shape: the shape of what the index selects
         """
-        row = None if self._deduplicator is None else _row_of(slot_index, self._table.shape)
-        if self._deduplicator is not None and row is not None and not self._continues_own_rows(row, None):
+        is_of_rows = self._table.ndim == 2  # otherwise it is a copy of a view, whose rows do not follow each other
+        row = row_of(slot_index, self._table.shape) if is_of_rows else None
+        if row is not None and not self.stream.is_filled_alone(self, row):
             row_values = self._broadcast(values, shape).reshape(self.shape[1:])
-            return self._deduplicator.encode_rows(self._store, row_values).reshape(-1)
+            return self.stream.append(row_values).reshape(-1)
         if shape and values.ndim <= len(self.item_shape):  # one item for all of them
-            return np.broadcast_to(self._append_items(self._broadcast(values, (1,))), math.prod(shape))
+            return np.broadcast_to(self.stream.append_apart(self._broadcast(values, (1,))), math.prod(shape))
         items = self._broadcast(values, shape).reshape(math.prod(shape), *self.item_shape)
-        self._allocate()  # views share its memory
-        return self._encode_assigned(slot_index, items)
+        if not is_of_rows or not len(items):
+            return self.stream.append_apart(items) if len(items) else np.empty(0, self._table.dtype)
+        numbers = slot_numbers(basic_index(slot_index) or slot_index, self._table)
+        return encode_assigned(self.stream, self._table, numbers, lambda positions: items[positions])
 
     def _set_item(self, row: int, env: int, value: Any) -> bool:
         """Write an item that continues the one written last for its environment; return whether that was possible.
 
         Code that writes each environment in turn does so.
         """
-        assert self._deduplicator is not None
-        if self._continues_own_rows(row, env):
+        if self.stream.is_filled_alone(self, row, env):
             return False
-        self._store.free_unused(1)
+        stream = self.stream
+        stream.log.count_overwritten(1)
         item = self._broadcast(self._stored_values(value), ())
-        with self._store.keep_slots():
-            references = self._deduplicator.encode_item(self._store, env, item)
+        with stream.log.keep_slots():
+            references = stream.append_item(env, item)
             if references is not None:
                 self._replace_slots((row, env), references[0])
         return references is not None
@@ -383,14 +374,15 @@ class CompressedArray(ArrayLike):
         """Encode what :meth:`assign` writes, and return a function that writes it."""
         if tuple(values.shape) != self.shape:
             raise ValueError(f"cannot assign values of shape {tuple(values.shape)} to an array of shape {self.shape}")
-        if self._deduplicator is None:  # a view
+        if self.is_view or self._table.ndim != 2:
             return partial(self.__setitem__, ..., np.asarray(values))
-        self._store.free_unused(self._table.size)
-        with self._store.keep_slots():  # until they are in tables
+        stream = self.stream
+        stream.log.count_overwritten(self._table.size)
+        with stream.log.keep_slots():  # until they are in tables
             if isinstance(values, CompressedArray) and values.has_same_format_as(self):
                 if self.layout is None and values.layout is not None:
-                    self.set_layout(values.layout)
-                references = copy_assigned(self, values.store, values.references)
+                    stream.set_layout(values.layout)
+                references = copy_assigned(stream, self._table, values.stream, values.references)
             else:
                 n_envs = self.shape[1]
 
@@ -398,7 +390,7 @@ class CompressedArray(ArrayLike):
                     rows = slice(int(positions[0]) // n_envs, int(positions[-1]) // n_envs + 1)
                     return self._stored_values(values[rows]).reshape(len(positions), *self.item_shape)
 
-                references = encode_assigned(self, np.arange(self._table.size), read_items)
+                references = encode_assigned(stream, self._table, np.arange(self._table.size), read_items)
         return partial(self._replace_slots, ..., references.reshape(self._table.shape))
 
     def _replace_slots(self, index: Any, references: Any) -> None:
@@ -406,34 +398,18 @@ class CompressedArray(ArrayLike):
         self._changes.mark(index)
         self._table[index] = references
 
-    def _continues_own_rows(self, row: int, env: int | None) -> bool:
-        """Return whether this array is filled row by row on its own, and not in turn with ``next_observations``.
-
-        An overridden ``add`` fills both in turn, so that each observation continues the one assigned last. Only where
-        one is filled on its own may the other contain the observation already, which :func:`.encode_assigned` searches.
-
-        :param env: the environment whose item is assigned alone
-        """
-        assert self._deduplicator is not None
-        last = self._deduplicator.last_assigned
-        before, last[env] = last.get(env), (id(self), row)
-        return before == (id(self), row - 1) and bool(self.others_of_stream())
-
-    def shares_stream_with(self, other: CompressedArray, *, may_flatten: bool) -> bool:
-        """Return whether this array can replace another one of its stream of observations.
-
-        :param may_flatten: whether it may be a view of another shape
-        """
-        if self.shape == other.shape:
-            return self._deduplicator is not None and self._deduplicator is other._deduplicator
-        return may_flatten and self._encoder is other._encoder
+    def may_replace(self, other: CompressedArray) -> bool:
+        """Return whether this array can replace another one of its stream: it is no view, or flat as in rollouts."""
+        return self.stream is other.stream and (
+            self._table.ndim == 1 or (not self.is_view and self.shape == other.shape)
+        )
 
     def require_same_stream(self, other: CompressedArray) -> None:
         """Raise if another array does not have the codec, the format and the frames of this one.
 
         :raises ValueError: then
         """
-        if other._encoder is not self._encoder:
+        if other.stream is not self.stream:
             raise ValueError(
                 f"observations are {self.dtype} of shape {self.item_shape}, and next observations {other.dtype} of "
                 f"shape {other.item_shape}: assign arrays of equal formats to both"
@@ -441,57 +417,11 @@ class CompressedArray(ArrayLike):
 
     def has_same_format_as(self, other: CompressedArray) -> bool:
         """Return whether the slots of this array can be slots of another one, whose layout may not be known yet."""
-        formats = [(each.item_shape, each.dtype, each.elem_type, accepted_codec(each.codec)) for each in (self, other)]
-        may_take_layout = other.layout is None and other._deduplicator is not None
-        return formats[0] == formats[1] and (may_take_layout or self.layout in (None, other.layout))
-
-    def _encode_assigned(self, slot_index: tuple[Any, ...], items: NDArray[Any]) -> NDArray[Any]:
-        """Return references to new slots for the items at an index, ``(n,)``."""
-        whole = self if self._view_of is None else self._view_of
-        if not len(items):
-            return np.empty(0, self._table.dtype)
-        # A copy of a view, or a view of an array whose slots were replaced, is not part of a stream.
-        if whole._deduplicator is None or not np.may_share_memory(self._table, whole._table):
-            return self._append_items(items)
-        numbers = slot_numbers(basic_index(slot_index) or slot_index, self._table, whole._table)
-        return encode_assigned(whole, numbers, lambda positions: items[positions])
-
-    def encode_assigned_steps(self, steps: NDArray[Any], previous: NDArray[Any] | None) -> NDArray[Any]:
-        """Encode observations that follow each other; see :meth:`.FrameDeduplicator.encode_assigned_steps`."""
-        assert self._deduplicator is not None
-        return self._deduplicator.encode_assigned_steps(self._store, steps, previous)
-
-    def _append_items(self, items: NDArray[Any]) -> NDArray[Any]:
-        """Encode items ``(n, *item_shape)`` independently of each other, and return references to slots, ``(n,)``."""
-        frames = self._encoder.split(items)
-        n_items, n_frames, *frame_shape = frames.shape
-        payloads = self._encoder.codec.encode_batch(frames.reshape(n_items * n_frames, *frame_shape))
-        references: NDArray[Any] = self._store.writer.append(
-            None, np.full((1, n_items), n_frames), payloads, self._encoder
-        )[0]
-        return references
-
-    def others_of_stream(self) -> list[CompressedArray]:
-        """Return the other arrays of the same stream of observations, in the same store, that were written to."""
-        if self._deduplicator is None:
-            return []
-        others = [array for array in self._deduplicator.arrays.values() if array is not self]
-        return [
-            each
-            for each in others
-            if each.shape == self.shape
-            and each._store.writer is self._store.writer  # references are valid in one store only
-            and each._table.flags.writeable
+        formats = [
+            (each.item_shape, each.dtype, each.elem_type, each.stream.encoder.accepted) for each in (self, other)
         ]
-
-    def stored_items(self, references: NDArray[Any]) -> NDArray[Any]:
-        """Decode slots to items ``(n, *item_shape)`` in the dtype that they are stored in.
-
-        :raises CorruptPayload: if a payload is damaged; ``index`` is its position
-        """
-        out = np.empty((len(references), *self.item_shape), self.elem_type)
-        self._store.read_into(out, references, self._encoder, num_threads=self.num_threads)
-        return out
+        may_take_layout = other.layout is None and not other.is_view
+        return formats[0] == formats[1] and (may_take_layout or self.layout in (None, other.layout))
 
     def validated_row(self, value: Any) -> NDArray[Any]:
         """Return observations of all environments in the shape and dtype that they are stored in.
@@ -509,48 +439,10 @@ class CompressedArray(ArrayLike):
             return value
         return self._broadcast(self._stored_values(value), shape)
 
-    def encode_rows(self, *rows: NDArray[Any]) -> list[NDArray[Any]]:
-        """Encode observations of all environments, alone or with the next ones, for :meth:`write_encoded`.
-
-        :param rows: observations ``(n_envs, *item_shape)`` as :meth:`validated_row` returns them, one row or two; one
-            call for both takes less time
-        :return: references to slots for each row, ``(n_envs,)``, for this array or one that
-            :meth:`new_sharing_frames` returned
-        """
-        self._store.free_unused(len(rows) * len(rows[0]))
-        with self._store.keep_slots():
-            if self._deduplicator is None:
-                references = np.stack([self._append_items(row) for row in rows])
-            else:
-                self._deduplicator.forget_items()
-                references = self._deduplicator.encode_rows(self._store, *rows)
-            self._store.watch(references)  # until they are in the tables of arrays
-        return [*references]
-
-    def encode_steps(self, observations: NDArray[Any], next_observations: NDArray[Any]) -> list[NDArray[Any]]:
-        """Encode the observations of several steps, in one call for all of them, which takes less time.
-
-        :param observations: ``(n_steps, n_envs, *item_shape)`` of this array's dtype
-        :param next_observations: likewise
-        :return: references to slots of both, ``(n_steps, n_envs)`` each, for :meth:`write_encoded`
-        """
-        self._store.free_unused(2 * math.prod(observations.shape[:2]))
-        (n_steps, n_envs), item_shape = observations.shape[:2], observations.shape[2:]
-        rows = [each.reshape(n_steps * n_envs, *item_shape) for each in (observations, next_observations)]
-        with self._store.keep_slots():
-            if self._deduplicator is None:
-                items = [self._append_items(row).reshape(n_steps, 1, n_envs) for row in rows]
-                references = np.concatenate(items, axis=1).reshape(2 * n_steps, n_envs)
-            else:
-                self._deduplicator.forget_items()
-                references = self._deduplicator.encode_rows(self._store, *rows, n_steps=n_steps)
-            self._store.watch(references)  # until they are in the tables of arrays
-        return [references[0::2], references[1::2]]
-
     def write_encoded(self, rows: int | slice, references: NDArray[Any]) -> None:
         """Write a row that was encoded, or several.
 
-        :param references: from :meth:`encode_rows`, ``(n_envs,)``, or from :meth:`encode_steps`, ``(n_steps, n_envs)``
+        :param references: to slots of its stream, ``(n_envs,)``, or ``(n_steps, n_envs)``
         """
         if not self._table.flags.writeable:
             self._allocate()
@@ -608,9 +500,7 @@ class CompressedArray(ArrayLike):
         For arrays of the same stream of observations, such as ``observations`` and ``next_observations``, or
         consecutive rollouts. They use the same codec and frame layout objects.
         """
-        array = self._with_table(None)
-        array._join_stream()
-        return array
+        return self._with_table(None)
 
     def resized(self, n_rows: int, kept: NDArray[np.int64]) -> CompressedArray:
         """Return an array of another number of rows for the same observations, to replace this one.
@@ -618,65 +508,30 @@ class CompressedArray(ArrayLike):
         :param n_rows: number of rows
         :param kept: the rows of this array that become its first rows
         """
-        array = self._with_table(self._store.new_table((n_rows, *self._table.shape[1:])))
+        array = self._with_table(self.stream.log.new_table((n_rows, *self._table.shape[1:])))
         array._table[: len(kept)] = self._table[kept]
-        array._join_stream()
         return array
-
-    # -- layout and slots -----------------------------------------------------------------------------------
-
-    @property
-    def layout(self) -> FrameLayout | None:
-        """How items are divided into frames; ``None`` if they are not, or as long as that is not known."""
-        return self._encoder.layout
-
-    def set_layout(self, layout: FrameLayout) -> None:
-        """Set how items are divided into frames, for all arrays that share frames, whose layout is not known yet."""
-        if self._deduplicator is not None:
-            self._deduplicator.set_layout(layout)
-
-    def append_items(self, batch: PayloadBatch, items: NDArray[np.int64], previous: NDArray[np.int64]) -> NDArray[Any]:
-        """Store items that another encoder has encoded by a codec and a layout of this array.
-
-        :param batch: the items
-        :param items: their numbers in the batch, ``(n,)``
-        :param previous: references to slots that the first items may repeat, ``(n_envs,)``
-        :return: references to slots as of :meth:`encode_rows`, ``(n,)``
-        :raises OSError: if they cannot be written
-        """
-        return self._store.writer.append_items(batch, items, previous)
 
     # -- for persistence -------------------------------------------------------------------------------------
 
-    def move_to(self, store: SlotStore, table: NDArray[Any]) -> None:
-        """Use another store and its content from now on. All arrays that share frames must be moved together.
+    def move_to(self, log: SlotLog, table: NDArray[Any]) -> None:
+        """Use another log and its content from now on. All arrays of the stream must be moved together.
 
-        :param table: references to slots in the store, ``(rows, n_envs)``
+        :param table: references to slots in the log, ``(rows, n_envs)``
         """
-        self._set_table(store, table)
+        self.stream.move_to(log)
+        self._set_table(table)
         self._changes.track_direct_writes(table.shape)
-        if self._deduplicator is not None and not store.is_in_memory:
-            self._deduplicator.set_capacity(0)
 
     def put_references(self, rows: Any, references: NDArray[Any]) -> None:
-        """Write references to slots of the store."""
-        self._allocate()
-        self._changes.mark(rows)
-        self._table[rows] = references
+        """Write references to slots of its stream."""
+        self._replace_slots(rows, references)
 
-    def stream_data(self) -> dict[str, Any]:
-        """Return the state of its stream of observations for JSON: that of arrays that share frames with it."""
-        return {} if self._deduplicator is None else self._deduplicator.to_data()
-
-    def restore_stream(self, data: Mapping[str, Any], codec: Codec, last: int) -> None:
-        """Restore the state that :meth:`stream_data` returned, for all arrays that share frames.
-
-        :param codec: the codec at that time
-        :param last: the row that was written last
-        :raises ValueError: if the data does not fit
-        """
-        if self._deduplicator is not None:
-            self._deduplicator.restore(data, codec, self._store, self._table[last].copy())
+    def written_references(self) -> NDArray[Any]:
+        """Return the table without the rows after the last written one, which may be most of it."""
+        is_written = (self._table != UNWRITTEN).any(axis=tuple(range(1, self._table.ndim)))
+        n_written = int(np.flatnonzero(is_written)[-1]) + 1 if is_written.any() else 0
+        return self._table[:n_written]
 
     def track_changes(self) -> NDArray[np.bool_]:
         """Return flags ``(rows, n_envs)`` that are set from now on where slots are written."""
@@ -697,129 +552,50 @@ class CompressedArray(ArrayLike):
     def _allocate(self) -> None:
         """Replace the placeholder of an unwritten table."""
         if not self._table.flags.writeable:
-            self._table = self._store.new_table(self._table.shape)
+            self._table = self.stream.log.new_table(self._table.shape)
 
     def _view(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> CompressedArray:
         self._allocate()
-        view = self._with_table(change(self._table))
-        view._deduplicator = None  # its rows need not be those of the stream of observations
-        view._changes = ViewChangeFlags(self._changes, change)
-        view._view_of = self if self._view_of is None else self._view_of
+        table = change(self._table)
+        if self.is_view and np.may_share_memory(table, self._table):
+            table = table.copy()  # as NumPy's reshape after swapaxes, for one environment, too
+        view = self._with_table(table)
+        view.is_view = np.may_share_memory(table, self._table)
         return view
 
     def _with_table(self, table: NDArray[Any] | None) -> CompressedArray:
+        """Return another array of the stream; see :meth:`_set_table`."""
         other = CompressedArray.__new__(type(self))
-        other.__dict__.update(self.__dict__, _changes=ChangeFlags(), _view_of=None)
-        other._set_table(self._store, table, self._table.shape)
+        other.__dict__.update(self.__dict__, _changes=ChangeFlags(), is_view=False)
+        other._set_table(table, self._table.shape)
+        self.stream.join(other)
         return other
-
-    def _join_stream(self) -> None:
-        if self._deduplicator is not None:
-            self._deduplicator.arrays[id(self)] = self
 
     __copy__ = copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompressedArray:
-        other = self._with_table(None)
-        memo[id(self)] = other
-        other._encoder = copy.deepcopy(self._encoder, memo)
-        other._deduplicator = copy.deepcopy(self._deduplicator, memo)
-        is_written = self._table.flags.writeable
-        if self._store.is_in_memory:
-            with self._store.keep_slots():
-                table = self._table.copy() if is_written else None
-                other._adopt(copy.deepcopy(self._store, memo), table, self._table.shape)
-        else:
-            other._copy_to_memory(self._store, self._table if is_written else self._table[:0], self._table.shape)
+        other = memo[id(self)] = CompressedArray.__new__(type(self))
+        with self.stream.log.keep_slots():
+            other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return other
 
-    def _adopt(self, store: SlotStore, table: NDArray[Any] | None, shape: tuple[int, ...]) -> None:
-        """Use a copy of a store in memory, which the other arrays of the stream use as well."""
-        self._set_table(store, table, shape)
-        self._join_stream()
-        if self._deduplicator is not None:
-            self._deduplicator.adopt(store)
-
-    def _copy_to_memory(self, source: SlotStore, slots: NDArray[np.int64], shape: tuple[int, ...]) -> None:
-        """Copy slots to memory, those of arrays of one stream to one store.
-
-        :param source: their store
-        :param slots: references to those of the first rows; the others were not written
-        """
-        others = [] if self._deduplicator is None else [*self._deduplicator.arrays.values()]
-        self._set_table(others[0].store if others else MemorySlotStore(self.codec), None, shape)
-        self._join_stream()
-        if self._deduplicator is not None:
-            self._deduplicator.forget_last_row()  # which is in another store
-        if not len(slots):
-            return
-        if self._deduplicator is None or slots.ndim != 2:
-            with self._store.copier_from(source) as copier:
-                self.put_references(slice(len(slots)), copier.copy(slots))
-        else:
-            self._allocate()
-            self._table[: len(slots)] = copy_assigned(self, source, slots)
-
     def __getstate__(self) -> dict[str, Any]:
-        # Without the rows after the last written one: in a barely filled buffer they would outweigh the content.
-        is_written = (self._table != self._store.unwritten).any(axis=tuple(range(1, self._table.ndim)))
-        n_written = int(np.flatnonzero(is_written)[-1]) + 1 if is_written.any() else 0
-        # Copies are in memory, and no views.
-        state = {**self.__dict__, "_changes": None, "_view_of": None}
-        written = self._table[:n_written]
-        if not self._store.is_in_memory:
-            state["_store"], state["_copied"] = None, MemorySlotStore(self.codec)
-            with state["_copied"].copier_from(self._store) as copier:
-                slots = copier.copy(written)
-                written = state["_copied"].new_table(slots.shape)  # which keeps them
-                written[...] = slots
-        return {**state, "_table": (self._table.shape, written)}
+        # Copies are arrays, no views. Those of a folder are in memory, where the stream has copied their slots to.
+        is_in_memory = self.stream.log.is_in_memory
+        return {
+            "stream": self.stream, "dtype": self.dtype, "num_threads": self.num_threads, "shape": self._table.shape,
+            "id": id(self), "references": self.written_references() if is_in_memory else None,
+        }  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        shape, written = state["_table"]
-        copied = state.pop("_copied", None)  # of a folder; other arrays of its stream have their own
-        if state["_store"] is None and copied is None:
-            raise StorageError("this pickle is of version 0.3 or earlier, or of an array in a folder of version 0.4")
-        self.__dict__.update(state, itemsize=state["dtype"].itemsize, _changes=ChangeFlags())
-        if copied is not None:
-            self._copy_to_memory(copied, written, shape)
-            return
-        self._adopt(state["_store"], None, shape)
-        if len(written):
-            self._allocate()
-            self._table[: len(written)] = written
-
-
-def _holds_every_value(narrow: np.dtype[Any], wide: np.dtype[Any]) -> bool:
-    # NumPy calls it safe to store 64-bit integers as 64-bit floats, which lose the last bits.
-    return np.can_cast(wide, narrow, "safe") and not (wide.kind in "iu" and wide.itemsize == 8 and narrow.kind == "f")
-
-
-def _row_of(slot_index: tuple[Any, ...], shape: tuple[int, ...]) -> int | None:
-    """Return the row that an index selects, ``array[3]``, ``array[3, :]``, of one environment also ``array[3, 0]``.
-
-    :param shape: ``(rows, n_envs)``
-    :return: ``None`` if the index selects anything else
-    """
-    row, *rest = slot_index or (None,)
-    if not isinstance(row, int | np.integer) or isinstance(row, bool):
-        return None
-    is_whole = all(selects_all(part) or (shape[1] == 1 and type(part) is int and part == 0) for part in rest)
-    return int(row) % shape[0] if is_whole and -shape[0] <= row < shape[0] else None
-
-
-def _item_of(slot_index: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the row and the environment that an index of integers selects among several environments.
-
-    :param shape: ``(rows, n_envs)``
-    """
-    if len(slot_index) != 2 or len(shape) != 2 or shape[1] == 1:
-        return None
-    row, env = slot_index
-    if (
-        type(row) is not int
-        or type(env) is not int
-        or not (-shape[0] <= row < shape[0] and -shape[1] <= env < shape[1])
-    ):
-        return None
-    return row % shape[0], env % shape[1]
+        if "stream" not in state:
+            raise old_pickle()
+        self.stream, self.dtype, self.num_threads = state["stream"], state["dtype"], state["num_threads"]
+        self.itemsize, self._changes = self.dtype.itemsize, ChangeFlags()
+        self._set_table(None, state["shape"])
+        self.stream.join(self)
+        references = state["references"]
+        if references is None:
+            references = self.stream.take_unpickled(state["id"])
+        if len(references):
+            self._replace_slots(slice(len(references)), references)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.device_log import DeviceLog
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.delta import Delta
@@ -58,6 +57,22 @@ Its arguments are those of the kernel, as integers in the same order, and then t
 """
 
 
+class DecodedLog(Protocol):
+    """What is used of a :class:`.DeviceLog`."""
+
+    device: th.device
+    n_changes: int
+    stream: Any
+
+    @property
+    def segments(self) -> Mapping[int, Any]: ...
+
+    @property
+    def codecs(self) -> Mapping[int, Codec]: ...
+
+    def upload(self) -> None: ...
+
+
 class _Pending(NamedTuple):
     """A batch that may not be decoded yet.
 
@@ -95,7 +110,7 @@ class DeviceDecoder:
     :param launch: launches the kernel
     """
 
-    def __init__(self, log: DeviceLog, codec: Codec | None, launch: Launch) -> None:
+    def __init__(self, log: DecodedLog, codec: Codec | None, launch: Launch) -> None:
         self._log, self._codec, self._launch = log, codec, launch
         self._tables = _Tables(-1, 0, *[th.empty(0, device="cpu")] * 2)
         self._layouts: dict[Any, th.Tensor] = {}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Iterator
+import weakref
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,13 +11,21 @@ import numpy as np
 import torch as th
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.batch_pool import Empty, checked_empty
+from sb3_compressed.arrays.device_decoder import DeviceDecoder, Launch, is_decodable
+from sb3_compressed.arrays.encoding import AcceptedCodec, FrameEncoder
 from sb3_compressed.arrays.memory_log import MemoryLog, MemorySegment
+from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.segment_memory import new_block
-from sb3_compressed.codecs import Codec
+from sb3_compressed.arrays.slot_log import SlotOf
+from sb3_compressed.codecs import Codec, TrainableCodec
 from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.errors import StorageError
+from sb3_compressed.errors import CorruptPayload, StorageError
 
-__all__ = ["DeviceLog", "DeviceSegment", "device_errors"]
+__all__ = ["DeviceLog", "DeviceSegment", "new_device_log", "require_decodable"]
+
+#: Bytes of items that are copied from the device at once.
+MAX_COPIED_NBYTES = 1 << 26
 
 
 class DeviceSegment(MemorySegment):
@@ -74,16 +82,25 @@ class DeviceLog(MemoryLog):
     """Segments in the memory of a device; the last two are in that of the process as well.
 
     A segment is written to pinned memory and copied from there before the next batch is read. The next segment begins
-    with the payloads of the last row, which are then in the one before.
+    with the payloads of the last row, which are then in the one before. Batches that become tensors are decoded by the
+    device, as is what NumPy reads, which is then copied back. Frames are encoded by the CPU. Copies and pickles are in
+    memory.
 
     :param device: the device
+    :param codec: the codec of its slots
+    :param launch: launches the kernel on the device
+    :raises ValueError: if the device cannot decode the payloads of the codec
     """
 
+    is_on_device = True
     segments: dict[int, DeviceSegment]  # type: ignore[assignment]
 
-    def __init__(self, device: th.device) -> None:
+    def __init__(self, device: th.device, codec: Codec, launch: Launch) -> None:
+        require_decodable(codec)
         super().__init__()
         self.device = device
+        # It does not keep the log alive, whose memory would be freed late.
+        self._decoder = DeviceDecoder(weakref.proxy(self), None if isinstance(codec, TrainableCodec) else codec, launch)
         #: How often blocks or codecs were added or freed.
         self.n_changes = 0
         #: The stream of the last copy or launch, ``None`` before, and where there are no streams.
@@ -159,18 +176,110 @@ class DeviceLog(MemoryLog):
                 segment.block.record_stream(stream)
         self.stream = stream  # pragma: no cover
 
-    def download(self) -> MemoryLog:
-        """Return a copy of the log in the memory of the process, for copies and pickles."""
-        log = MemoryLog()
-        self.free_unused()
+    @property
+    def device_nbytes(self) -> int:
+        """The memory that it takes on the device, in bytes."""
+        return sum(segment.block.numel() for segment in self.segments.values())
+
+    def read(
+        self,
+        references: NDArray[np.int64],
+        encoder: FrameEncoder,
+        dtype: np.dtype[Any],
+        slot_of: SlotOf | None = None,
+        *,
+        empty: Empty = checked_empty,
+        num_threads: int = 1,
+        to_host: bool = False,
+    ) -> Any:
+        """Decode slots to a tensor on the device, or an array; see :meth:`.SlotLog.read`."""
+        if to_host:
+            return self._read_to_host(references, encoder, dtype, slot_of)
+        references, device = np.ascontiguousarray(references), self.device
+        out = th.empty((len(references), *encoder.item_shape), dtype=torch_dtype(encoder.dtype), device=device)
+        with device_errors(out.nbytes, device):
+            self._decoder.decode(references, encoder.layout, out, slot_of or (lambda position: (position,)))
+        if encoder.dtype == dtype:
+            return out
+        if encoder.dtype.kind in "biu" and dtype.kind in "biu":
+            return out.to(torch_dtype(dtype))
+        return th.from_numpy(out.cpu().numpy().astype(dtype)).to(device)  # as NumPy casts NaN and large numbers
+
+    def _read_to_host(
+        self, references: NDArray[np.int64], encoder: FrameEncoder, dtype: np.dtype[Any], slot_of: SlotOf | None
+    ) -> NDArray[Any]:
+        """Decode slots on the device, and return a copy in the memory of the process."""
+        references, item_shape = np.ascontiguousarray(references), encoder.item_shape
+        out = checked_empty((len(references), *item_shape), dtype)
+        n = max(1, MAX_COPIED_NBYTES // max(out.nbytes // max(len(out), 1), 1))
+        for first in range(0, len(references), n):
+            part = references[first : first + n]
+            items = th.empty((len(part), *item_shape), dtype=torch_dtype(encoder.dtype), device=self.device)
+            try:
+                with device_errors(items.nbytes, self.device):
+                    out[first : first + n] = self._decoder.decode_and_wait(part, encoder.layout, items)
+            except CorruptPayload as error:
+                index = first + error.index
+                raise CorruptPayload(error.reason, index, None if slot_of is None else slot_of(index)) from error
+        return out
+
+    def gather(
+        self, references: NDArray[np.int64], n_frames: int, accepted: AcceptedCodec | None = None
+    ) -> PayloadBatch:
+        """Return the payloads of slots; see :meth:`.SlotLog.gather`."""
+        batch = super().gather(references, n_frames, accepted)
+        self.drop_cached(self.segments)  # the segments that were copied for it
+        return batch
+
+    def __getstate__(self) -> Any:
         self.use_current_stream()
+        _, *counts = super().__getstate__()
         with device_errors(0, self.device):
-            segments = {number: segment.download() for number, segment in self.segments.items()}
-        state = {name: copy.copy(value) for name, value in vars(self).items() if name in vars(log)}
-        vars(log).update(state, segments=segments, _keepers=log._keepers, _open=None)
-        if segments:
-            log.last = segments[max(segments)]
+            return {number: segment.download() for number, segment in self.segments.items()}, *counts
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MemoryLog:
+        log = memo[id(self)] = _in_memory(self.__getstate__())
         return log
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _in_memory, (self.__getstate__(),)
+
+
+def _in_memory(state: Any) -> MemoryLog:
+    """Return a log in memory, which copies and pickles are."""
+    log = MemoryLog()
+    log.__setstate__(state)
+    return log
+
+
+def require_decodable(codec: Codec) -> None:
+    """Raise ``ValueError`` if a device cannot decode the payloads of a codec."""
+    if not is_decodable(codec):
+        raise ValueError(
+            "storage='device' is for compression_method 'auto' and 'none', whose payloads a GPU can decode, got "
+            f"{codec.shorthand!r}"
+        )
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> th.dtype:
+    """Return PyTorch's name of a dtype; raise ``TypeError`` if there is none."""
+    return th.from_numpy(np.empty(0, dtype)).dtype
+
+
+def new_device_log(device: th.device) -> Callable[[Codec], MemoryLog]:
+    """Return what creates the logs of ``storage="device"``, given a codec: on the CPU, those in memory.
+
+    :raises ValueError: if the device is neither a GPU of NVIDIA nor the CPU
+    :raises ImportError: if a package that it needs is missing
+    """
+    if device.type == "cpu":
+        return lambda codec: MemoryLog()
+    if device.type != "cuda" or th.version.hip is not None:
+        raise ValueError(f"storage='device' is for GPUs of NVIDIA and the CPU, got device={str(device)!r}")
+    from sb3_compressed.kernels.cuda_launch import CudaLaunch
+
+    launch = CudaLaunch(device)  # of the current device, if it has no number
+    return lambda codec: DeviceLog(launch.device, codec, launch)  # pragma: no cover  # needs CUDA
 
 
 def _new_blocks(nbytes: int, device: th.device) -> tuple[th.Tensor, th.Tensor]:

@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.codecs import Codec, TrainableCodec
 
-__all__ = ["FrameEncoder"]
+__all__ = ["AcceptedCodec", "FrameEncoder"]
+
+AcceptedCodec = Codec | type[Codec]
+"""The codec that wrote payloads; if it is trainable, its class."""
 
 
 class FrameEncoder:
@@ -41,9 +44,10 @@ class FrameEncoder:
         self.is_trainable = isinstance(codec, TrainableCodec)
         self.set_layout(layout)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Pickles up to version 0.3 have other attributes.
-        FrameEncoder.__init__(self, state["item_shape"], state["dtype"], state["codec"], state["layout"])
+    @property
+    def accepted(self) -> AcceptedCodec:
+        """The codec whose payloads can be read; if it is trainable, its class, since it changes with each training."""
+        return type(self.codec) if self.is_trainable else self.codec
 
     def set_layout(self, layout: FrameLayout | None) -> None:
         """Divide items into other frames from now on."""

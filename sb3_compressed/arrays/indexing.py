@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["basic_index", "has_ellipsis", "selects_all", "slot_numbers", "split_index"]
+__all__ = ["basic_index", "has_ellipsis", "item_of", "row_of", "slot_numbers", "split_index"]
 
 WHOLE = slice(None)
 
@@ -75,35 +75,62 @@ def basic_index(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:
     return tuple(basic)
 
 
-def slot_numbers(index: tuple[Any, ...], table: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the flat indices in a table of the slots that an index selects in a view of it, ``(n,)``.
+def row_of(slot_index: tuple[Any, ...], shape: tuple[int, ...]) -> int | None:
+    """Return the row that an index selects, ``array[3]``, ``array[3, :]``, of one environment also ``array[3, 0]``.
+
+    :param shape: ``(rows, n_envs)``
+    :return: ``None`` if the index selects anything else
+    """
+    row, *rest = slot_index or (None,)
+    if not isinstance(row, int | np.integer) or isinstance(row, bool):
+        return None
+    is_whole = all(selects_all(part) or (shape[1] == 1 and type(part) is int and part == 0) for part in rest)
+    return int(row) % shape[0] if is_whole and -shape[0] <= row < shape[0] else None
+
+
+def item_of(slot_index: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the row and the environment that an index of integers selects among several environments.
+
+    :param shape: ``(rows, n_envs)``
+    """
+    if len(slot_index) != 2 or len(shape) != 2 or shape[1] == 1:
+        return None
+    row, env = slot_index
+    if (
+        type(row) is not int
+        or type(env) is not int
+        or not (-shape[0] <= row < shape[0] and -shape[1] <= env < shape[1])
+    ):
+        return None
+    return row % shape[0], env % shape[1]
+
+
+def slot_numbers(index: tuple[Any, ...], table: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the flat indices in a table of the slots that an index selects, ``(n,)``.
 
     It takes as long as the index is large, not as the table is.
 
     >>> table = np.zeros((5, 2))
-    >>> slot_numbers((slice(3, None), 1), table, table)
+    >>> slot_numbers((slice(3, None), 1), table)
     array([7, 9])
-    >>> slot_numbers((1, [3, 4]), table.swapaxes(0, 1), table)
+    >>> slot_numbers(([3, 4], 1), table)
     array([7, 9])
 
     :param index: a valid index
-    :param table: the view, or the table itself
-    :param whole: the table, C-contiguous
+    :param table: the table, ``(rows, n_envs)``
     """
-    begin = (table.__array_interface__["data"][0] - whole.__array_interface__["data"][0]) // whole.itemsize
-    steps = [stride // whole.itemsize for stride in table.strides]
+    steps = [table.shape[1], 1]
     parts = [np.asarray(part) if isinstance(part, list) else part for part in index]
     parts += [WHOLE] * (table.ndim - len(parts))
     n_arrays = sum(isinstance(part, np.ndarray) for part in parts)
     is_usual = all(isinstance(part, int | slice) or (isinstance(part, np.ndarray) and part.ndim == 1) for part in parts)
     numbers: Any
-    if is_usual and len(parts) == table.ndim <= 2:
+    if is_usual and len(parts) == 2:
         along = [_positions(*axis) * step for *axis, step in zip(parts, table.shape, steps, strict=True)]
-        numbers = np.add.outer(along[0], along[-1]) if n_arrays < len(parts) == 2 else sum(along)
+        numbers = np.add.outer(*along) if n_arrays < 2 else sum(along)
     else:
-        numbers = sum(np.ix_(*[np.arange(length) * step for length, step in zip(table.shape, steps, strict=True)]))
-        numbers = numbers[index]
-    result: NDArray[np.int64] = np.reshape(begin + numbers, -1)
+        numbers = np.arange(table.size).reshape(table.shape)[index]
+    result: NDArray[np.int64] = np.reshape(numbers, -1)
     return result
 
 

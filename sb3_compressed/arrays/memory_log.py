@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.compaction import SegmentUsage, count_references, measure_usage
+from sb3_compressed.arrays.segment_log import Claim
 from sb3_compressed.arrays.segment_memory import keep_block, new_block
 from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels
 from sb3_compressed.arrays.slot_format import OFFSET
-from sb3_compressed.arrays.slot_log import Claim, KeptSlots
-from sb3_compressed.codecs import Codec
+from sb3_compressed.arrays.slot_log import NO_ADDRESSES, SlotLog
+from sb3_compressed.codecs import Codec, TrainableCodec
+from sb3_compressed.common.memory import return_freed_memory
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 
 __all__ = ["MemoryLog", "MemorySegment"]
@@ -31,8 +32,6 @@ __all__ = ["MemoryLog", "MemorySegment"]
 MIN_NBYTES, MAX_NBYTES, PARTS, MAX_PARTS = 1 << 20, 1 << 23, 16, 128
 #: A segment has at least so many times the bytes of the copy with which it begins.
 COPIES = 4
-#: Dead weak references that may be listed before the list is pruned.
-MAX_DEAD_TABLES = 64
 #: Of a full segment, and of any: offsets have 32 bits.
 MAX_FULL_NBYTES, MAX_SEGMENT_NBYTES = 1 << 30, 0xFFFFFFFF
 #: Bytes that may be unused, besides as many as are used, before slots are moved.
@@ -80,39 +79,45 @@ class MemorySegment:
         self.__dict__.update(state, is_in_heap=True)
 
 
-class MemoryLog:
-    """Segments in memory; see :class:`~.slot_log.SlotLog`.
+class MemoryLog(SlotLog):
+    """Segments in memory.
 
     Segments are memory maps of their own, of which a part at the end that is not used takes no memory.
     """
 
     checksum_nbytes = 0
-    n_deletions = 0
+    is_in_memory = True
+    segments: dict[int, MemorySegment]
     #: The last segment, once one was begun.
     last: MemorySegment
 
     def __init__(self) -> None:
-        self.segments: dict[int, MemorySegment] = {}
-        self._keepers: weakref.WeakSet[Any] = weakref.WeakSet()
+        super().__init__()
+        self.segments = {}
         #: The segment to append to, ``None`` if one has to be begun: others may be parts of copies, too.
         self._open: MemorySegment | None = None
         self._n_begun = self._n_codecs = 0
         #: The size at which the open segment is full, and the most that was appended to it at once.
         self._full_at = self._largest = 0
-        #: The tables by their ids.
-        self._tables: dict[int, weakref.ref[NDArray[np.int64]]] = {}
-        self._n_live = 0
         #: What was used of each segment when :meth:`free_unused` was called last.
         self._usage: dict[int, SegmentUsage] = {}
         #: The numbers of segments that were unpickled, which are in the heap of the C library.
         self.unpickled: set[int] = set()
-        #: References of tables that were overwritten since the last call of :meth:`compact`, and before the next one.
-        self.n_overwritten = self.n_until_check = 0
+        self.n_until_free = 0
 
     @property
     def nbytes(self) -> int:
         """The bytes that were appended to its segments."""
         return sum(segment.next_offset for segment in [*self.segments.values()])
+
+    @property
+    def memory_nbytes(self) -> int:
+        """The memory of all slots and codecs, in bytes."""
+        return self.nbytes + sum(codec.nbytes for codec in self.trained_codecs())
+
+    def trained_codecs(self) -> list[TrainableCodec]:
+        """Return the different trained codecs of its payloads."""
+        return [codec for codec in self.codecs.values() if isinstance(codec, TrainableCodec)]
 
     def name(self, number: int) -> str:
         """Return the name of a segment, for messages."""
@@ -124,11 +129,6 @@ class MemoryLog:
             return self.segments[number]
         except KeyError:
             raise CorruptStorage(f"{self.name(number)} is missing") from None
-
-    @property
-    def mapped_segments(self) -> Mapping[int, MemorySegment]:
-        """The segments whose bytes are in the memory of the process."""
-        return self.segments
 
     def new_segment(self, number: int, nbytes: int) -> MemorySegment:
         """Return a segment to append to."""
@@ -149,12 +149,12 @@ class MemoryLog:
         # In one call, whatever interrupts this.
         self.__dict__.update(
             segments=segments, last=segment, _n_begun=segment.number, _open=segment, _full_at=full_at, _largest=0,
-            n_until_check=0,
+            n_until_free=0,
         )  # fmt: skip
         return segment
 
     def reserve(self, nbytes: int = 0) -> tuple[MemorySegment, NDArray[np.uint8], int]:
-        """Return memory for the next bytes of the last segment; see :meth:`.SlotLog.reserve`."""
+        """Return memory for the next bytes of the last segment; see :meth:`.SegmentLog.reserve`."""
         segment = self._open or self._begin_segment()
         begin = segment.next_offset
         if begin + nbytes > segment.bytes.size:
@@ -165,7 +165,7 @@ class MemoryLog:
         return segment, segment.bytes, begin
 
     def append_reserved(self, nbytes: int) -> None:
-        """Append what was written to reserved memory; see :meth:`.SlotLog.append_reserved`."""
+        """Append what was written to reserved memory; see :meth:`.SegmentLog.append_reserved`."""
         segment = self.last
         segment.next_offset += nbytes
         if nbytes > self._largest:
@@ -174,7 +174,7 @@ class MemoryLog:
             self._open = None
 
     def claim(self, nbytes: int) -> Claim:
-        """Return memory that nothing else is written to; see :meth:`.SlotLog.claim`."""
+        """Return memory that nothing else is written to; see :meth:`.SegmentLog.claim`."""
         segment, room, begin = self.reserve(nbytes)
         while segment is not self._open or segment.next_offset != begin:  # a handler of a signal has appended to it
             segment, room, begin = self.reserve(nbytes)
@@ -182,7 +182,7 @@ class MemoryLog:
         return Claim(segment, begin, room[begin : begin + nbytes])
 
     def append_claimed(self, claim: Claim, nbytes: int, copy_nbytes: int = 0) -> None:
-        """Append what was written to claimed memory; see :meth:`.SlotLog.append_claimed`."""
+        """Append what was written to claimed memory; see :meth:`.SegmentLog.append_claimed`."""
         segment = self.segments[claim.segment.number]
         if segment.next_offset == claim.offset + claim.room.size:  # else a handler of a signal has appended to it, too
             segment.next_offset = claim.offset + nbytes
@@ -193,10 +193,6 @@ class MemoryLog:
             self._full_at = max(self._full_at, min(COPIES * copy_nbytes, MAX_FULL_NBYTES))
         elif segment.next_offset >= self._full_at:  # never between a copy and what continues it
             self._open = None
-
-    def has_segments(self, references: NDArray[np.int64]) -> bool:
-        """Return that the segments are there: those of watched references are not freed."""
-        return True
 
     def append_codec(self, codec: Codec) -> int:
         """Refer to a codec from the last segment, and return its number in the log, which is not 0."""
@@ -219,61 +215,29 @@ class MemoryLog:
         except KeyError:
             raise CorruptStorage(f"{self.name(number)} has no codec {offset}") from None
 
-    # -- tables ----------------------------------------------------------------------------------------------
-
-    def watch(self, table: NDArray[np.int64]) -> None:
-        """Keep the segments of the slots that a table refers to as long as the table lives."""
-        owner = table if table.base is None else table.base
-        self._tables[id(owner)] = weakref.ref(owner)
-        if len(self._tables) >= 2 * self._n_live + MAX_DEAD_TABLES:
-            self._n_live = len(self.live_tables())
-
-    def live_tables(self) -> list[NDArray[np.int64]]:
-        """Return the tables that still live."""
-        tables = []
-        for key, each in [*self._tables.items()]:
-            if (table := each()) is not None:
-                tables.append(table)
-            elif self._tables.get(key) is each:  # in place: this may interrupt :meth:`watch`
-                del self._tables[key]
-        return tables
-
-    def keep_slots(self) -> KeptSlots:
-        """Return a block in which nothing is freed or moved; see :meth:`.SlotLog.keep_slots`."""
-        return KeptSlots(self._keepers)
-
-    @property
-    def keeps_slots(self) -> bool:
-        """Whether there is a block of :meth:`keep_slots`."""
-        return len(self._keepers) > 0
+    # -- freeing ---------------------------------------------------------------------------------------------
 
     def free_unused(self) -> None:
-        """Free the segments that no table refers to, except for the last one, unless slots are kept."""
-        if not self.keeps_slots:
-            with self.keep_slots():
-                self._free_unused()
+        """Free slots that no table refers to, and move the others together; see :meth:`.SegmentLog.free_unused`."""
+        if self.keeps_slots:
+            return
+        with self.keep_slots():
+            usage = self._usage = self._measured(self._free_segments())
+            used_nbytes = sum(each.nbytes for each in usage.values())
+            if self.nbytes > 2 * used_nbytes + MAX_UNUSED_NBYTES:
+                self._move_slots([n for n, each in usage.items() if 2 * each.nbytes < self.segment(n).next_offset])
+            self.n_overwritten, self.n_until_free = 0, self._n_until_worth(usage.values())
+            self.drop_cached(self.segments)  # which keeps the memory of segments alive
+            if freed := self.unpickled - self.segments.keys():
+                self.unpickled -= freed
+                return_freed_memory()
 
-    def _free_unused(self) -> dict[int, SegmentUsage]:
+    def _free_segments(self) -> dict[int, SegmentUsage]:
         """Free the segments that no table refers to, except for the last one; return the references to the others."""
         counted = count_references(self._references(), [*self.segments])
         self._keep_segments([number for number, usage in counted.items() if usage.n_references])
         # Without those that a handler of a signal has begun meanwhile.
         return {number: usage for number, usage in counted.items() if number in self.segments}
-
-    def compact(self) -> None:
-        """Free the segments that no table refers to; if most of the others is unused, move their slots to new ones.
-
-        References of tables change then. Slots that tables share stay the same. While slots are kept, this does
-        nothing.
-        """
-        if self.keeps_slots:
-            return
-        with self.keep_slots():
-            usage = self._usage = self._measured(self._free_unused())
-            used_nbytes = sum(each.nbytes for each in usage.values())
-            if self.nbytes > 2 * used_nbytes + MAX_UNUSED_NBYTES:
-                self._move_slots([n for n, each in usage.items() if 2 * each.nbytes < self.segment(n).next_offset])
-            self.n_overwritten, self.n_until_check = 0, self._n_until_worth(usage.values())
 
     def _n_until_worth(self, usage: Collection[SegmentUsage]) -> int:
         """Return after how many references are overwritten much may be unused, which reading all tables is worth."""
@@ -307,7 +271,7 @@ class MemoryLog:
         tables = self._references()
         self._begin_segment()  # the last one may be among them
         for group in _groups({number: self._usage[number].nbytes for number in numbers}):
-            references = np.concatenate([table[np.isin(table >> 32, group)] for table in tables])
+            references = np.concatenate([NO_ADDRESSES, *[table[np.isin(table >> 32, group)] for table in tables]])
             # A damaged slot is of a forged pickle, whose segments stay as they are.
             with contextlib.suppress(CorruptPayload), SlotCopier(self, self, self._refer_to_codec) as copier:
                 old, new = copier.copy_distinct(references)
@@ -334,20 +298,27 @@ class MemoryLog:
     def __deepcopy__(self, memo: dict[int, Any]) -> MemoryLog:
         # Both logs have the same segments, to which neither appends any more.
         other = memo[id(self)] = MemoryLog()
-        other.segments, other._n_begun, other._n_codecs = self.segments, self._n_begun, self._n_codecs
-        if self.segments:
-            other.last = self.last
+        other._restore(self.segments, self._n_begun, self._n_codecs)
         other._usage, other.unpickled = self._usage, {*self.unpickled}
         self._open = None
         return other
 
-    def __getstate__(self) -> dict[str, Any]:
-        self.free_unused()
-        return {**self.__dict__, "_open": None, "_tables": {}, "_usage": {}, "_keepers": None}
+    def __getstate__(self) -> tuple[dict[int, MemorySegment], int, int]:
+        if not self.keeps_slots:
+            with self.keep_slots():
+                self._free_segments()  # nothing is moved: a pickle may contain tables already
+        return self.segments, self._n_begun, self._n_codecs
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]  # 0.4.0 has no usage
-        self.__dict__.update(state, unpickled={*state["segments"]}, _tables={}, _usage={}, _keepers=weakref.WeakSet())
+    def __setstate__(self, state: tuple[dict[int, MemorySegment], int, int]) -> None:
+        MemoryLog.__init__(self)
+        self._restore(*state)
+        self.unpickled = {*self.segments}
+
+    def _restore(self, segments: dict[int, MemorySegment], n_begun: int, n_codecs: int) -> None:
+        """Use segments that are not appended to any more."""
+        self.segments, self._n_begun, self._n_codecs = segments, n_begun, n_codecs
+        if segments:
+            self.last = segments[max(segments)]
 
 
 def _groups(sizes: Mapping[int, int]) -> Iterator[list[int]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,6 +145,20 @@ class PayloadBatch:
         result = np.zeros(self.n_items, np.uint8)
         equal_items(self.payloads.places, self.offsets, other.payloads.places, other.offsets, same_codecs, result)
         return result.view(np.bool_)
+
+    def as_objects(self) -> NDArray[Any]:
+        """Return the payloads of each item as Python objects, ``(n,)``: ``bytes``, a tuple of them, or ``None``.
+
+        Payloads in one place are one object.
+        """
+        _, first, numbers = np.unique(self.payloads.places[:, 0], return_index=True, return_inverse=True)
+        distinct = [*self.payloads[first]]
+        payloads = [distinct[number] for number in numbers.tolist()]
+        objects = np.empty(self.n_items, object)
+        for index, (begin, end) in enumerate(pairwise(self.offsets.tolist())):
+            if begin < end:
+                objects[index] = payloads[begin] if end == begin + 1 else tuple(payloads[begin:end])
+        return objects
 
     def pack(self) -> PackedPayloads:
         """Return the batch for another process; payloads that items share are packed once.

@@ -63,7 +63,10 @@ def read_sequences(
             sequence, step = divmod(position, rows.shape[1])
             return int(rows[sequence, step]), int(steps.envs[sequence])
 
-        values = array.read_slots(references.reshape(-1), slot_of, empty=empty).reshape(shape)
+        items = array.stream.read(
+            references.reshape(-1), array.dtype, slot_of, empty=empty, num_threads=array.num_threads, to_host=False
+        )
+        values = items.reshape(shape)
     else:
         values = empty(shape, array.dtype)
         values[...] = array[rows, envs]

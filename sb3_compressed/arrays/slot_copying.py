@@ -13,8 +13,8 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.segment_log import SegmentLog, SlotSegment, segment_table
 from sb3_compressed.arrays.slot_format import COPIED, NO_CODEC, NO_ROOM, OFFSET
-from sb3_compressed.arrays.slot_log import SlotLog, SlotSegment, address_of, damage_of, segment_table
 from sb3_compressed.common.memory import mapped_memory
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 
@@ -46,14 +46,14 @@ class SlotCopier:
     :param target: the log to append to
     :param codec_in_target: returns how payloads in the last segment of the target name a codec, given its address in
         the source, after writing it there if necessary; it raises ``CorruptStorage`` if the codec is not accepted
-    :param is_copy: whether it copies a row that is continued; see :meth:`.SlotLog.append_claimed`
+    :param is_copy: whether it copies a row that is continued; see :meth:`.SegmentLog.append_claimed`
     :param before_claim: is called before parts are appended; it may begin another segment of the target
     """
 
     def __init__(
         self,
-        source: SlotLog,
-        target: SlotLog,
+        source: SegmentLog,
+        target: SegmentLog,
         codec_in_target: Callable[[int], int],
         *,
         is_copy: bool = False,
@@ -142,7 +142,7 @@ class SlotCopier:
             if problem == NO_CODEC:
                 self._add_codec(number, detail, slots, first)
             elif problem not in (COPIED, NO_ROOM):
-                raise CorruptPayload(damage_of(self._source, problem, number, detail), first)
+                raise CorruptPayload(self._source.describe_damage(problem, number, detail), first)
 
     def _add_codec(self, number: int, codec: int, slots: NDArray[np.int64], index: int) -> None:
         """Find out how payloads in the target name a codec of a segment.
@@ -150,7 +150,7 @@ class SlotCopier:
         :raises CorruptPayload: if it cannot be read or is not accepted, of the slot at an index
         """
         try:
-            in_target = self._codec_in_target(address_of(number, codec))
+            in_target = self._codec_in_target(number << 32 | codec)
         except CorruptStorage as error:
             slot = f"{self._source.name(number)}, the slot at byte {int(slots[index]) & OFFSET}"
             raise CorruptPayload(f"{slot}: {error}", index) from error

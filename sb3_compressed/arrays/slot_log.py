@@ -17,200 +17,312 @@ A slot's address is its position in the log, ``segment << 32 | offset``; 0 is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
-from weakref import WeakSet
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.slot_format import DAMAGED_PAYLOAD, INVALID_SLOT, SEGMENT, SLOT_HEADER
-from sb3_compressed.codecs import Codec
+from sb3_compressed.arrays.batch_pool import Empty, checked_empty
+from sb3_compressed.arrays.compaction import compaction_kernels
+from sb3_compressed.arrays.decoding import decode, payload_kernels
+from sb3_compressed.arrays.encoding import AcceptedCodec, FrameEncoder
+from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.arrays.segment_log import REFERENCE, SegmentLog, SlotSegment, segment_table
+from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels
+from sb3_compressed.arrays.slot_format import (
+    ELSEWHERE,
+    NO_SEGMENT,
+    OFFSET,
+    PAYLOAD_HEADER,
+    SLOT_HEADER,
+    TOO_MANY_PAYLOADS,
+)
+from sb3_compressed.codecs import Codec, TrainableCodec
+from sb3_compressed.codecs.payloads import Payloads
+from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 
-__all__ = [
-    "NO_ADDRESSES",
-    "REFERENCE",
-    "Claim",
-    "KeptSlots",
-    "SlotLog",
-    "SlotSegment",
-    "address_of",
-    "damage_of",
-    "segment_table",
-    "slot_kernels",
-]
+__all__ = ["NO_ADDRESSES", "SlotLog", "SlotOf", "slot_kernels"]
 
-#: The dtype of addresses.
-REFERENCE = np.dtype(np.int64)
 NO_ADDRESSES = np.zeros(0, REFERENCE)
+NO_BYTES = np.empty(0, np.uint8)
+NOTHING_MAPPED = (), segment_table((), 0)
+#: Payloads of a slot for which there is room at first, if their number is not known.
+FEW_PAYLOADS = 4
+
+SlotOf = Callable[[int], tuple[int, ...]]
+"""Returns the index of the slot at a position of a batch, for errors."""
 
 
-class SlotSegment(Protocol):
-    """A part of a log, which is only appended to."""
+class SlotLog(SegmentLog):
+    """Appends slots with their payloads to segments in memory, on a device or on disk, and reads them."""
 
-    @property
-    def number(self) -> int:
-        """Its number in the log."""
-        ...
+    def __init__(self) -> None:
+        super().__init__()
+        #: The memory of segments, their table for the kernel, and codecs by their addresses, as they were read.
+        self._mapped: tuple[tuple[Any, ...], NDArray[Any]] = NOTHING_MAPPED
+        self._read_codecs: dict[int, Codec] = {}
+        #: The number of the segment that was appended to last, the segment as kernels read it, without its memory, and
+        #: by the id of each codec that was written to it, its offset there, and the codec.
+        self._appended_to, self._target = -1, segment_table((), 0)
+        self._written_codecs: dict[int, tuple[int, Codec]] = {}
 
-    @property
-    def id(self) -> int:
-        """A random number, with which the seeds of checksums are XORed."""
-        ...
+    @staticmethod
+    def prepare() -> None:
+        """Import and compile what writing and reading need, rather than at the first step of a training."""
+        slot_kernels()
+        payload_kernels()
+        compaction_kernels()
+        copying_kernels()
 
-    @property
-    def bytes(self) -> NDArray[np.uint8]:
-        """Its memory, which may be replaced by a larger copy."""
-        ...
+    # -- reading -----------------------------------------------------------------------------------------------
 
-    @property
-    def next_offset(self) -> int:
-        """Where the next bytes will be appended."""
-        ...
+    def read(
+        self,
+        references: NDArray[np.int64],
+        encoder: FrameEncoder,
+        dtype: np.dtype[Any],
+        slot_of: SlotOf | None = None,
+        *,
+        empty: Empty = checked_empty,
+        num_threads: int = 1,
+        to_host: bool = False,
+    ) -> Any:
+        """Decode slots.
 
-
-class KeptSlots:
-    """A block in which a log neither frees nor moves slots, not even in a handler of a signal that interrupts it.
-
-    References are valid in it that no table has. An object that is not used as a block keeps slots as long as it lives.
-
-    :param keepers: those of the log
-    """
-
-    def __init__(self, keepers: WeakSet[Any]) -> None:
-        self._keepers = keepers
-        keepers.add(self)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        self._keepers.discard(self)
-
-
-class Claim(NamedTuple):
-    """Memory for the next slots and payloads of a log.
-
-    :param segment: the segment that they are appended to
-    :param offset: where they begin in it
-    :param room: the memory, ``(nbytes,)``
-    """
-
-    segment: SlotSegment
-    offset: int
-    room: NDArray[np.uint8]
-
-
-class SlotLog(Protocol):
-    """What slots are written to: :class:`~.memory_log.MemoryLog` or :class:`~sb3_compressed.storage.log.Log`.
-
-    :cvar checksum_nbytes: the bytes of the checksum with which each part begins, which is verified; 0 for none
-    :ivar n_deletions: how often segments were deleted to which only references in no table may refer
-    """
-
-    checksum_nbytes: int
-    n_deletions: int
-
-    @property
-    def segments(self) -> Mapping[int, SlotSegment]:
-        """The open segments, by number."""
-        ...
-
-    @property
-    def mapped_segments(self) -> Mapping[int, SlotSegment]:
-        """Those whose bytes are in the memory of the process."""
-        ...
-
-    @property
-    def last(self) -> SlotSegment:
-        """The last segment."""
-        ...
-
-    def keep_slots(self) -> KeptSlots:
-        """Return a block in which nothing is freed or moved."""
-        ...
-
-    def has_segments(self, references: NDArray[np.int64]) -> bool:
-        """Return whether the segments of all slots that references refer to are there."""
-        ...
-
-    def name(self, number: int) -> str:
-        """Return the name of a segment, for messages."""
-        ...
-
-    def segment(self, number: int) -> SlotSegment:
-        """Return a segment, which is opened if necessary; raise ``CorruptStorage`` if it is missing or damaged."""
-        ...
-
-    def reserve(self, nbytes: int = 0) -> tuple[SlotSegment, NDArray[np.uint8], int]:
-        """Return the segment to append to, begun if necessary, memory for its next bytes, and where in it these begin.
-
-        :param nbytes: for at least so many bytes
+        :param references: ``(n,)``
+        :param encoder: what encoded them
+        :param dtype: dtype of the result
+        :param slot_of: returns the index of the slot at a position among the references, for the error
+        :param empty: allocates memory, as :func:`numpy.empty` does
+        :param num_threads: the number of threads that may decode
+        :param to_host: whether the result is an array also if the slots are on a device
+        :return: a new array ``(n, *item_shape)``; a tensor if the slots are on a device
+        :raises CorruptPayload: as :meth:`gather`; on a device, if an earlier batch could not be decoded
+        :raises MemoryError: if there is not enough memory
         """
-        ...
+        out = empty((len(references), *encoder.item_shape), dtype)
+        stored = out if dtype == encoder.dtype else np.empty(out.shape, encoder.dtype)
+        try:
+            batch = self.gather(references, encoder.n_frames, encoder.accepted)
+            decode(batch, encoder.layout, stored, num_threads)
+        except CorruptPayload as error:
+            slot = None if slot_of is None else slot_of(error.index)
+            raise CorruptPayload(error.reason, error.index, slot) from error
+        if stored is not out:
+            out[...] = stored
+        return out
 
-    def append_reserved(self, nbytes: int) -> None:
-        """Append slots and payloads that were written to the memory that :meth:`reserve` returned last."""
-        ...
+    def gather(
+        self, references: NDArray[np.int64], n_frames: int, accepted: AcceptedCodec | None = None
+    ) -> PayloadBatch:
+        """Verify slots, and return their payloads, which stay where they are in the log.
 
-    def claim(self, nbytes: int) -> Claim:
-        """Return memory as :meth:`reserve` does, which a handler of a signal does not overwrite meanwhile."""
-        ...
-
-    def append_claimed(self, claim: Claim, nbytes: int, copy_nbytes: int = 0) -> None:
-        """Append slots and payloads that were written to claimed memory.
-
-        :param nbytes: how much of it was used
-        :param copy_nbytes: if they are copies of a row that is continued, the bytes of all copies so far: the segment
-            is not full before it has several times as many
+        :param references: ``(n,)``
+        :param n_frames: the number of payloads of each slot, unless it has one or none; 0 for any number
+        :param accepted: the codec, or class of codecs, whose payloads are accepted; ``None`` for every trainable codec
+        :raises CorruptPayload: if one is damaged, has another number of payloads, or another codec wrote it; ``index``
+            is its position, and the message names the file and the byte
         """
-        ...
+        addresses = np.ascontiguousarray(references)
+        owner, table = self._mapped
+        if not owner or owner[-1] is not self.last.bytes:
+            owner, table = self._map_segments()
+        offsets, problem = np.empty(len(addresses) + 1, np.int64), np.empty(2, np.int64)
+        n_places = len(addresses) * (n_frames or FEW_PAYLOADS)
+        while True:
+            places, found = np.empty((n_places, 3), np.int64), np.empty(n_places, np.int64)
+            result = slot_kernels().locate_stored(addresses, n_frames, table, found, offsets, places, problem)
+            if result >= 0:
+                break
+            if result == NO_SEGMENT:
+                owner, table = self._map_segments(addresses)
+            elif result == TOO_MANY_PAYLOADS:
+                n_places *= 2
+            else:
+                index, offset = problem.tolist()
+                number = int(addresses[index]) >> 32
+                raise CorruptPayload(self.describe_damage(result, number, offset, n_frames), index)
+        places, codecs = places[: offsets[-1]], []
+        for number, address in enumerate(found[:result].tolist()):
+            writer: Any = self._read_codecs.get(address)
+            if type(writer) is not accepted:  # otherwise it is one that was read before
+                try:
+                    writer = self.accepted_codec_at(address, accepted)
+                except CorruptStorage as error:
+                    payload = int(np.argmax(places[:, 2] == number))
+                    index = int(np.searchsorted(offsets, payload, side="right")) - 1
+                    slot, name = int(addresses[index]) & OFFSET, self.name(int(addresses[index]) >> 32)
+                    raise CorruptPayload(f"{name}, the slot at byte {slot}: {error}", index) from error
+            codecs.append(writer)
+        return PayloadBatch(codecs, Payloads(places, owner), n_frames, offsets)
 
-    def append_codec(self, codec: Codec) -> int:
-        """Store a codec in the last segment, and return its offset there, or its number in the log; never 0."""
-        ...
+    def codec(self, address: int) -> Codec:
+        """Return the codec at an address, each time the same object.
 
-    def codec_at(self, number: int, offset: int) -> Codec:
-        """Return the codec of a segment by what :meth:`append_codec` returned; raise ``CorruptStorage`` without one."""
-        ...
+        :raises CorruptStorage: if there is none
+        """
+        codec = self._read_codecs.get(address)
+        if codec is None:
+            codec = self._read_codecs[address] = self.codec_at(address >> 32, address & OFFSET)
+        return codec
 
+    def accepted_codec_at(self, address: int, accepted: AcceptedCodec | None) -> Codec | None:
+        """Return the codec that wrote payloads, which name its address in the log unless it is not trainable.
 
-def address_of(segment: int, offset: int) -> int:
-    """Return the position of a byte in a log as one integer."""
-    return segment << 32 | offset
+        :raises CorruptStorage: if it cannot be read, or is not the one that is accepted
+        """
+        codec = self.codec(address) if address & OFFSET else None
+        if accepted is None:
+            is_accepted, expected = codec is None or isinstance(codec, TrainableCodec), "a trainable codec"
+        else:
+            is_trainable = isinstance(accepted, type) and issubclass(accepted, TrainableCodec)
+            is_accepted, expected = type(codec) is accepted if is_trainable else codec is None, accepted.name
+        if not is_accepted:
+            raise CorruptStorage(f"it is by {'no trainable codec' if codec is None else codec.name}, not by {expected}")
+        return accepted if isinstance(accepted, Codec) else codec
 
+    def drop_cached(self, segments: Collection[int]) -> None:
+        """Drop the cached codecs that are not records of these segments, and the memory of all segments."""
+        self._mapped = NOTHING_MAPPED
+        self._read_codecs = {address: each for address, each in self._read_codecs.items() if address >> 32 in segments}
 
-def segment_table(segments: Iterable[tuple[SlotSegment, NDArray[np.uint8]]], checksum_nbytes: int) -> NDArray[Any]:
-    """Return segments as kernels read them, sorted by their numbers.
+    def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[Any]]:
+        """Return the memory of all open segments, and the table for the kernel.
 
-    :param segments: each with its bytes, which must live as long as kernels read them
-    :param checksum_nbytes: that of their log
-    :return: records :data:`~.slot_format.SEGMENT`, ``(n,)``
-    """
-    rows = [(data.ctypes.data, data.size, segment.id, segment.number, checksum_nbytes) for segment, data in segments]
-    return np.array(sorted(rows, key=lambda row: row[3]), SEGMENT)
+        :param addresses: slots whose segments are opened if necessary
+        :raises CorruptPayload: if one cannot be opened
+        """
+        open_ones = {**self.mapped_segments}
+        numbers, indices = np.unique(addresses[addresses != 0] >> 32, return_index=True)
+        for number, index in zip(numbers.tolist(), indices.tolist(), strict=True):
+            try:
+                open_ones[number] = self.segment(number)
+            except CorruptStorage as error:  # noqa: PERF203  # there are few
+                raise CorruptPayload(str(error), int(np.flatnonzero(addresses)[index])) from error
+        segments = [(open_ones[number], open_ones[number].bytes) for number in sorted(open_ones)]
+        self._mapped = tuple(data for _, data in segments), segment_table(segments, self.checksum_nbytes)
+        return self._mapped
 
+    # -- writing -----------------------------------------------------------------------------------------------
 
-def damage_of(log: SlotLog, problem: int, number: int, offset: int, n_frames: int = 0) -> str:
-    """Return a description of a problem that a kernel found.
+    def append(
+        self,
+        previous: NDArray[np.int64] | None,
+        n_new: NDArray[np.int64],
+        payloads: Payloads,
+        encoder: FrameEncoder,
+    ) -> NDArray[np.int64]:
+        """Append the slots of rows of items that continue a row, which share frames with it.
 
-    :param problem: :data:`~.slot_format.INVALID_SLOT`, :data:`~.slot_format.DAMAGED_SLOT` or
-        :data:`~.slot_format.DAMAGED_PAYLOAD`
-    :param number: the number of the segment
-    :param offset: where the slot or payload begins
-    :param n_frames: the number of payloads that a slot must have, unless it has one; 0 for any number
-    """
-    segment = log.segment(number)
-    part = f"{log.name(number)}, the {'payload' if problem == DAMAGED_PAYLOAD else 'slot'} at byte {offset}"
-    if problem != INVALID_SLOT:
-        return f"{part}, is {'damaged' if offset < len(segment.bytes) else 'beyond the end of the file'}"
-    begin = offset + log.checksum_nbytes
-    n_payloads = int.from_bytes(segment.bytes[begin : begin + SLOT_HEADER].tobytes(), "little")
-    if n_frames and n_payloads not in (0, 1, n_frames):
-        return f"it has {n_payloads} payloads, and items have {n_frames} frames"
-    return f"{part}, is invalid"
+        :param previous: references to the slots of the row before, ``(n_envs,)``; ``None`` if all frames are new
+        :param n_new: the number of new frames of each item, ``(n_rows, n_envs)``; its other frames are the newest ones
+            of the item before
+        :param payloads: those of the new frames of the first environment, then those of the next one
+        :param encoder: what encoded them
+        :return: references, ``(n_rows, n_envs)``; none is stored if this raises
+        :raises OSError: if they cannot be written
+        """
+        n_frames, places, skipped = encoder.n_frames, payloads.places, self.checksum_nbytes
+        if previous is None:
+            previous = NO_ADDRESSES
+        references = np.empty(n_new.shape, REFERENCE)
+        # At most, since an item without new frames needs no slot.
+        room_nbytes = payloads.nbytes + len(places) * (skipped + PAYLOAD_HEADER)
+        room_nbytes += n_new.size * (skipped + SLOT_HEADER + 4 * n_frames)
+        is_copied = False
+        while True:
+            segment, room, at = self.reserve(room_nbytes)
+            if segment.number != self._appended_to:
+                self._begin_appending(segment)
+            codec = 0
+            if encoder.is_trainable:
+                cached = self._written_codecs.get(id(encoder.codec))
+                codec = cached[0] if cached else self._offset_of(encoder.codec)
+            nbytes = slot_kernels().append_rows(
+                previous, n_new, places, codec, n_frames, encoder.newest_first, self._target, segment.bytes,
+                segment.next_offset, room[at:], references,
+            )  # fmt: skip
+            if nbytes != ELSEWHERE:
+                break
+            if is_copied:
+                raise StorageError(f"items of {n_frames} frames cannot continue items of another number of frames")
+            # A slot refers to its own segment only.
+            continued = np.where(n_new[0] < n_frames, previous, 0)  # of others, none is copied
+            with self.copier_from(self, is_copy=True) as copier:
+                previous = copier.copy(continued)
+            is_copied = True
+        self.append_reserved(nbytes)
+        return references
+
+    def append_items(
+        self, batch: PayloadBatch, items: NDArray[np.int64], previous: NDArray[np.int64] = NO_ADDRESSES
+    ) -> NDArray[np.int64]:
+        """Append items that another encoder has encoded; payloads in one place, and items that have the same, once.
+
+        :param batch: the items
+        :param items: the numbers of the items in the batch, in the order in which they are written, ``(n,)``
+        :param previous: references to slots that the first items may repeat, ``(at most n,)``
+        :return: references to slots, ``(n,)``
+        :raises OSError: if they cannot be written
+        """
+        places, skipped = batch.payloads.places, self.checksum_nbytes
+        _, first_same, _ = batch.find_repeated()
+        # At most, in one part: if the disk is full, nothing is left there.
+        nbytes = int(places[first_same == np.arange(len(places)), 1].sum())
+        nbytes += (skipped + PAYLOAD_HEADER + 4) * len(places) + (skipped + SLOT_HEADER) * len(items)
+        codecs = np.array([self._name_of(codec) for codec in batch.codecs], np.int64)
+        claim = self.claim(nbytes)
+        references, written = np.empty(len(items), REFERENCE), np.full((len(places), 3), -1)
+        target = segment_table([(claim.segment, claim.segment.bytes)], skipped)
+        nbytes = copying_kernels().append_items(
+            previous, items, references, places, batch.offsets, first_same, codecs, target, claim.offset, claim.room,
+            written,
+        )  # fmt: skip
+        self.append_claimed(claim, nbytes)
+        return references
+
+    def copier_from(self, source: SlotLog, accepted: AcceptedCodec | None = None, **options: Any) -> SlotCopier:
+        """Return what copies slots of another log to this one.
+
+        :param source: the log that contains them
+        :param accepted: the codec that they must have, as for :meth:`gather`
+        :param options: ``is_copy`` and ``before_claim`` of :class:`.SlotCopier`
+        """
+
+        def codec_here(address: int) -> int:
+            codec = source.accepted_codec_at(address, accepted)
+            return 0 if codec is None else self._name_of(codec)
+
+        return SlotCopier(source, self, codec_here, **options)
+
+    def address_of_codec(self, codec: Codec) -> int:
+        """Return the address of a codec in the last segment, after writing it there if necessary."""
+        segment, *_ = self.reserve()
+        if segment.number != self._appended_to:
+            self._begin_appending(segment)
+        return segment.number << 32 | self._offset_of(codec)
+
+    def _name_of(self, codec: Codec) -> int:
+        """Return how payloads in the last segment name their codec, 0 for one that is not trainable."""
+        return self.address_of_codec(codec) & OFFSET if isinstance(codec, TrainableCodec) else 0
+
+    def _offset_of(self, codec: Codec) -> int:
+        """Return the offset of a codec in the last segment, after writing it there if necessary."""
+        written = self._written_codecs
+        if id(codec) not in written:  # one that was read from the log may be equal to another one
+            equal = (offset for offset, other in written.values() if other == codec)
+            written[id(codec)] = next(equal, None) or self.append_codec(codec), codec
+        return written[id(codec)][0]
+
+    def _begin_appending(self, segment: SlotSegment) -> None:
+        """Drop what is cached of other segments."""
+        self._written_codecs.clear()
+        self.drop_cached(self.segments)
+        self._target = segment_table([(segment, NO_BYTES)], self.checksum_nbytes)
+        self._appended_to = segment.number  # only now: whatever interrupts this, no offset of another one is cached
 
 
 @cache

@@ -13,10 +13,8 @@ from typing import Any
 
 from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
 
-__all__ = ["BaseConstructor", "end_allocation", "is_allocating", "real_obs_shape"]
+__all__ = ["BaseConstructor"]
 
-#: The attribute with the real shape, which exists while SB3 allocates.
-REAL_SHAPE = "_real_obs_shape"
 #: What SB3 allocates instead of compressed observations.
 NOTHING = (0,)
 
@@ -39,7 +37,7 @@ class BaseConstructor(BaseBuffer):
             given = signature.bind(self, *args, **kwargs).arguments
             buffer._set_default_options({name: value for name, value in given.items() if name != "self"})
         elif isinstance(self, ReplayBuffer):  # rollout buffers allocate in reset()
-            vars(self)[REAL_SHAPE] = shape = buffer.obs_shape
+            buffer._real_obs_shape = shape = buffer.obs_shape
             compressed = buffer._array_factory.plans
             if isinstance(shape, dict):
                 buffer.obs_shape = {key: NOTHING if key in compressed else part for key, part in shape.items()}
@@ -47,18 +45,3 @@ class BaseConstructor(BaseBuffer):
                 buffer.obs_shape = NOTHING
         if buffer._is_on_device:
             buffer._array_factory.device = buffer.device
-
-
-def is_allocating(buffer: Any) -> bool:
-    """Return whether SB3 allocates arrays of observations now."""
-    return REAL_SHAPE in vars(buffer)
-
-
-def real_obs_shape(buffer: Any) -> Any:
-    """Return ``obs_shape``, also while SB3 allocates."""
-    return vars(buffer).get(REAL_SHAPE, buffer.obs_shape)
-
-
-def end_allocation(buffer: Any) -> None:
-    """Restore ``obs_shape``, after the last array of observations was assigned."""
-    buffer.obs_shape = vars(buffer).pop(REAL_SHAPE)

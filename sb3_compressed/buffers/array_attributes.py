@@ -11,7 +11,6 @@ from typing import Any
 
 from torch.utils import _pytree
 
-from sb3_compressed.buffers.allocation import end_allocation, is_allocating
 from sb3_compressed.buffers.array_factory import ArrayFactory
 
 __all__ = ["ArrayAttribute", "ArrayDict"]
@@ -42,10 +41,10 @@ class ArrayAttribute:
         if factory is not None and value is not current and value is not None:
             factory.valid_kinds = None
             factory.rows = buffer.buffer_size, buffer.n_envs
-            if is_allocating(buffer):
+            if buffer._real_obs_shape is not None:  # SB3's constructor allocates
                 value = buffer._new_observations()
                 if self.name == buffer.observation_attributes[-1] or buffer.optimize_memory_usage:
-                    end_allocation(buffer)
+                    buffer.obs_shape = attributes.pop("_real_obs_shape")
             elif None in factory.plans:
                 value = factory.assigned(self.name, {None: current}, {None: value})[None]
             elif factory.plans:
@@ -77,7 +76,7 @@ class ArrayDict(dict[str, Any]):
     :param factory: creates those of compressed observations
     """
 
-    factory: ArrayFactory | None = None  # pickles restore items before attributes, and those of version 0.3 have none
+    factory: ArrayFactory | None = None  # pickles restore items before attributes
 
     def __init__(self, arrays: Mapping[str, Any], factory: ArrayFactory) -> None:
         super().__init__(arrays)

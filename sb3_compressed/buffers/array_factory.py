@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,8 @@ import torch as th
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.assignment import assigned_arrays
-from sb3_compressed.arrays.device_slot_store import device_store
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.arrays.slot_store import SlotStore
+from sb3_compressed.arrays.device_log import new_device_log
 from sb3_compressed.buffers.compression_plan import CompressionPlan
-from sb3_compressed.codecs import Codec
 from sb3_compressed.common.spaces import Key, ObservationFormats
 
 __all__ = ["ArrayFactory"]
@@ -26,7 +23,6 @@ class ArrayFactory:
     :param plans: how the observations of each key are compressed; those of other keys are plain arrays
     :param formats: shape and dtype of the observations that these plans are for
     :param num_threads: threads that decode large batches
-    :param may_flatten: whether a view of another shape may replace an array, as in ``get`` of SB3's rollout buffers
     :param has_fixed_formats: whether a folder contains the arrays, which have the formats of the space there
     :ivar newest: for each key, an unwritten array of the format of the array that was created last
     :ivar rows: the number of rows and of environments that arrays have now
@@ -41,13 +37,11 @@ class ArrayFactory:
         formats: ObservationFormats,
         num_threads: int,
         *,
-        may_flatten: bool,
         has_fixed_formats: bool = False,
     ) -> None:
         self.plans = plans
         self.formats = formats
         self.num_threads = num_threads
-        self.may_flatten = may_flatten
         self.newest: dict[Key, CompressedArray] = {}
         self.rows: tuple[int, int] = (0, 0)
         self.device: th.device | None = None
@@ -82,7 +76,6 @@ class ArrayFactory:
             {names[key]: current.get(key) for key in values},
             {names[key]: value for key, value in values.items()},
             {names[key]: array for key, array in unwritten.items()},
-            may_flatten=self.may_flatten,
         )
         self.newest.update(unwritten)
         return {key: arrays[name] for key, name in names.items()}
@@ -95,7 +88,7 @@ class ArrayFactory:
         newest = self.newest.get(key)
         if newest is None:
             newest = self._of_format(key, (*self.rows, *self.plans[key].item_shape), _dtype_of(value) or np.dtype("u1"))
-        if isinstance(value, CompressedArray) and value.shares_stream_with(newest, may_flatten=self.may_flatten):
+        if isinstance(value, CompressedArray) and value.may_replace(newest):
             return newest
         dtype = _dtype_of(value) or newest.dtype
         if self.has_fixed_formats:
@@ -115,9 +108,6 @@ class ArrayFactory:
         if newest is not None and (newest.shape, newest.dtype) == (shape, dtype):
             return newest
         plan = self.plans[key]
-        new_store: Callable[[Codec], SlotStore] = MemorySlotStore
-        if self.device is not None:
-            new_store = device_store(self.device, plan.item_nbytes(dtype))
         return CompressedArray(
             shape,
             dtype,
@@ -125,7 +115,7 @@ class ArrayFactory:
             plan.frame_stack,
             elem_type=plan.elem_type,
             num_threads=self.num_threads,
-            new_store=new_store,
+            new_log=None if self.device is None else new_device_log(self.device),
         )
 
 

@@ -7,6 +7,7 @@ works, but the class that loads it creates arrays of float32 again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def restore_formats(
     :raises StorageError: if an array has another shape, or values that its dtype does not contain, or is missing, or if
         compressed observations have another dtype
     """
-    buffer.pos, buffer.full = buffer.pos, buffer.full  # from a __dict__ that was updated
+    buffer.pos, buffer.full = index(buffer.pos), bool(buffer.full)
     if buffer.pos == buffer.buffer_size:  # a data set that fills the buffer
         buffer.pos, buffer.full = 0, True
     if unknown := named_arrays(buffer).keys() - formats.keys():

@@ -28,9 +28,8 @@ from stable_baselines3.common.preprocessing import get_obs_shape
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import BatchPool
-from sb3_compressed.arrays.device_slot_store import require_decodable
+from sb3_compressed.arrays.device_log import require_decodable
 from sb3_compressed.arrays.frame_layout import FrameStack
-from sb3_compressed.buffers.allocation import real_obs_shape
 from sb3_compressed.buffers.arguments import (
     bind_parent_arguments,
     merge_codec_kwargs,
@@ -45,14 +44,13 @@ from sb3_compressed.buffers.array_factory import ArrayFactory
 from sb3_compressed.buffers.array_formats import ArrayFormats, formats_of
 from sb3_compressed.buffers.compression_plan import CompressionPlan, plan_arrays
 from sb3_compressed.buffers.memory_statistics import statistics_of
-from sb3_compressed.buffers.number_attribute import NumberAttribute
 from sb3_compressed.buffers.parent_methods import (
     Methods,
     record_parents,
     require_reimplemented,
     warn_of_replaced,
 )
-from sb3_compressed.buffers.pickling import attributes_to_pickle, unpickled_attributes
+from sb3_compressed.buffers.pickling import attributes_to_pickle
 from sb3_compressed.buffers.tensors import OutputDtype, output_tensors
 from sb3_compressed.buffers.timing import MethodTimer
 from sb3_compressed.buffers.validation import is_unchanged, validated_counts
@@ -61,7 +59,7 @@ from sb3_compressed.codecs.auto import is_auto
 from sb3_compressed.common.memory_warning import warn_of_estimate
 from sb3_compressed.common.spaces import Key, ObservationFormats, space_formats
 from sb3_compressed.common.threads import validate_num_threads
-from sb3_compressed.errors import ObservationSpaceError
+from sb3_compressed.errors import ObservationSpaceError, old_pickle
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
 from sb3_compressed.samplers import Sampler
@@ -113,10 +111,10 @@ class CompressedBuffer(BaseBuffer):
 
     #: The formats of the arrays that the constructor has created.
     _formats: ArrayFormats
+    #: The real ``obs_shape`` while SB3's constructor allocates arrays, see :mod:`.allocation`; ``None`` otherwise.
+    _real_obs_shape: Any = None
     #: For each key with compressed observations, an unwritten array of that format.
     _new_arrays: dict[Key, CompressedArray]
-    pos: int = NumberAttribute(int)  # type: ignore[assignment]
-    full: bool = NumberAttribute(bool)  # type: ignore[assignment]
     actions: NDArray[Any]
     rewards: NDArray[np.float32]
     observations: Any = ArrayAttribute()
@@ -215,9 +213,7 @@ class CompressedBuffer(BaseBuffer):
         if self._is_on_device:
             for plan in plans.values():
                 require_decodable(plan.codec)
-        self._array_factory = ArrayFactory(
-            plans, formats, self.num_threads, may_flatten=self._may_flatten, has_fixed_formats=on_disk
-        )
+        self._array_factory = ArrayFactory(plans, formats, self.num_threads, has_fixed_formats=on_disk)
         self._batch_pool = BatchPool()
 
     def _planned(self, formats: ObservationFormats, *, on_disk: bool) -> dict[Key, CompressionPlan]:
@@ -242,14 +238,14 @@ class CompressedBuffer(BaseBuffer):
 
     # -- arrays ----------------------------------------------------------------------------------------------
 
-    #: Whether arrays of observations become flat, as in ``get`` of rollout buffers.
-    _may_flatten: ClassVar[bool] = False
     #: The attributes with observations that SB3's class has.
     observation_attributes: ClassVar[tuple[str, ...]] = ("observations",)
 
     def _observation_formats(self) -> ObservationFormats:
         """Return the shape and the dtype of the observations of each key, as SB3 allocates them now."""
-        space, shape = self.observation_space, real_obs_shape(self)
+        space, shape = self.observation_space, self._real_obs_shape
+        if shape is None:
+            shape = self.obs_shape
         if isinstance(space, spaces.Dict):
             return {key: (tuple(part), np.dtype(space[key].dtype)) for key, part in shape.items()}
         return {None: (tuple(shape), np.dtype(space.dtype))}
@@ -295,7 +291,7 @@ class CompressedBuffer(BaseBuffer):
         nbytes: int = sum(array.nbytes for _, array in arrays if not isinstance(array, CompressedArray))
         for key in {key: None for key, array in arrays if isinstance(array, CompressedArray)}:
             same = [array for other, array in arrays if other == key]  # which share payloads
-            nbytes += same[0].store.nbytes(*[array.references for array in same])
+            nbytes += same[0].stream.nbytes(*[array.references for array in same])
         return nbytes
 
     @property
@@ -334,26 +330,12 @@ class CompressedBuffer(BaseBuffer):
         return attributes_to_pickle(attributes)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = unpickled_attributes(state)
+        if "_array_factory" not in state:
+            raise old_pickle()
         if parent := getattr(super(), "__setstate__", None):  # HER's has one
             parent(state)
         else:
             vars(self).update(state)
-        self.pos, self.full = self.pos, self.full  # of other kinds in pickles of version 0.3
-        if "_formats" not in state:
-            self._formats = formats_of(self)
-        if "_array_factory" not in state:  # up to version 0.4
-            self._restore_factory()
-
-    def _restore_factory(self) -> None:
-        """Create the factory of arrays that a pickle contains the parts of."""
-        plans = vars(self).pop("_plans")
-        factory = ArrayFactory(plans, self._observation_formats(), self.num_threads, may_flatten=self._may_flatten)
-        factory.rows, factory.newest = (self.buffer_size, self.n_envs), dict(self._new_arrays)
-        self._array_factory = factory
-        for name in self.observation_attributes:
-            if isinstance(arrays := vars(self).get(name), ArrayDict):
-                vars(self)[name] = ArrayDict(arrays, factory)
 
     # -- adding ----------------------------------------------------------------------------------------------
 

@@ -7,17 +7,15 @@ import pkgutil
 from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.buffers.mixed_checkpoint import is_mixed, part_folder
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import CorruptStorage, StorageError
-from sb3_compressed.persistence.buffer_repair import RepairReport, repair_store
+from sb3_compressed.persistence.buffer_repair import repair_store
 from sb3_compressed.persistence.buffer_storage import STORAGE_ARGUMENTS
-from sb3_compressed.persistence.checkpoint import CheckpointHistory
-from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.restoring import load_into, require_buffer
 from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.samplers.config import sampler_from_config
@@ -26,7 +24,12 @@ from sb3_compressed.storage.log import has_log, require_log
 from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 
+if TYPE_CHECKING:
+    from sb3_compressed.buffers.replay import CompressedReplay
+
 __all__ = ["buffer_from_store", "loadable_class", "open_to_load", "require_buffer_folder"]
+
+Buffer = TypeVar("Buffer", bound="CompressedReplay")
 
 #: The classes whose folders can be loaded without naming them.
 LOADABLE_CLASSES = {
@@ -36,21 +39,6 @@ LOADABLE_CLASSES = {
     "CompressedReplayBuffer": "sb3_compressed.buffers.replay",
 }
 
-
-class LoadedBuffer(ReplayBufferLike, Protocol):
-    """What is used of a :class:`.CompressedReplay` that is constructed from a folder."""
-
-    repair_report: RepairReport | None
-
-    def __init__(self, **arguments: Any) -> None: ...
-
-    def _record_formats(self) -> None: ...
-
-    @property
-    def _checkpoints(self) -> CheckpointHistory: ...
-
-
-_Buffer = TypeVar("_Buffer", bound=LoadedBuffer)
 
 #: Arguments that a folder must not contain: those of an untrusted one could make the buffer write to other folders.
 NOT_FROM_FOLDERS = STORAGE_ARGUMENTS | {"device", "env", "num_threads"}
@@ -107,8 +95,8 @@ def require_buffer_folder(path: Path) -> None:
 
 
 def buffer_from_store(
-    cls: type[_Buffer], store: ArrayStore, given: Mapping[str, Any], *, follow: bool = False, of_user: bool = True
-) -> _Buffer:
+    cls: type[Buffer], store: ArrayStore, given: Mapping[str, Any], *, follow: bool = False, of_user: bool = True
+) -> Buffer:
     """Return the buffer that an open store contains.
 
     :param store: belongs to the buffer afterwards, and is closed if that cannot be constructed
@@ -157,7 +145,7 @@ def buffer_from_store(
     return buffer
 
 
-def _stored_arguments(cls: type[LoadedBuffer], store: ArrayStore, given: Collection[str]) -> dict[str, Any]:
+def _stored_arguments(cls: type[CompressedReplay], store: ArrayStore, given: Collection[str]) -> dict[str, Any]:
     """Return the arguments for the constructor of a class that a store contains.
 
     :param given: names of arguments that are overridden
@@ -210,7 +198,7 @@ def _is_default(value: Any, defaults: Mapping[str, Any], name: str) -> bool:
 ARGUMENT_ERRORS = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, AssertionError)
 
 
-def _construct(cls: type[_Buffer], folder: Path, arguments: Mapping[str, Any], *, given_may_be_wrong: bool) -> _Buffer:
+def _construct(cls: type[Buffer], folder: Path, arguments: Mapping[str, Any], *, given_may_be_wrong: bool) -> Buffer:
     """Return a buffer with arguments from a folder.
 
     :param given_may_be_wrong: whether some are of a user instead; then the constructor's error is raised as it is

@@ -16,7 +16,7 @@ from sb3_compressed.codecs.auto import auto_codec, is_large, may_compress
 from sb3_compressed.codecs.registry import AUTO, OLD_AUTO
 from sb3_compressed.common.spaces import Key, ObservationFormats
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.persistence.vector_slots import is_stored_as_slots
+from sb3_compressed.persistence.row_copying import is_stored_as_slots
 
 __all__ = ["CompressionPlan", "plan_arrays", "without_old_auto"]
 

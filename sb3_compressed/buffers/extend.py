@@ -4,60 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.buffers.array_factory import ArrayFactory
-from sb3_compressed.buffers.observations import encode_observations, encode_steps
+from sb3_compressed.buffers.observations import encode_observations
 from sb3_compressed.buffers.timing import replaced_by_timer
 from sb3_compressed.buffers.validation import kinds_of_step, validated_timeouts
 from sb3_compressed.common.interrupts import deferred_interrupts
 from sb3_compressed.common.tree_map import leaves, tree_map
-from sb3_compressed.persistence.buffer_storage import BufferStorage
-from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
+
+if TYPE_CHECKING:
+    from sb3_compressed.buffers.replay import CompressedReplay
 
 __all__ = ["CHUNK_STEPS", "Steps", "add_steps", "extend_buffer", "infos_of", "steps_of"]
 
 #: The most bytes of observations, without the next ones, that are encoded in one call, and the most steps.
 CHUNK_NBYTES, CHUNK_STEPS = 4_000_000, 32
-
-
-class AddingBuffer(Protocol):
-    """What is used of any replay buffer that steps are passed to."""
-
-    handle_timeout_termination: bool
-
-    # Users' methods may have other arguments.
-    @property
-    def add(self) -> Callable[..., None]: ...
-
-
-class ExtendedBuffer(ReplayBufferLike, AddingBuffer, Protocol):
-    """What is used of a :class:`.CompressedReplay` that steps are added to."""
-
-    copy_info_dict: bool
-    _storage: BufferStorage | None
-    _array_factory: ArrayFactory
-
-    @property
-    def _extends_at_once(self) -> bool: ...
-
-    def joint_commit(self, n_steps: int) -> AbstractContextManager[None]: ...
-
-    def _validate_step(
-        self, kinds: tuple[Any, ...] | None, observations: tuple[Any, ...], others: tuple[Any, ...]
-    ) -> tuple[Any, ...]: ...
-
-    def _validated_arguments(self, *given: Any) -> tuple[Any, ...]: ...
-
-    def _write_steps(
-        self, n_steps: int, encoded: list[Any], action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
-    ) -> None: ...
 
 
 class Steps(NamedTuple):
@@ -79,7 +47,7 @@ class Steps(NamedTuple):
 
 
 def extend_buffer(
-    buffer: AddingBuffer,
+    buffer: CompressedReplay | ReplayBuffer,
     arguments: tuple[Any, ...],
     timeouts: Any,
     add_all: Callable[[Steps, Sequence[Any] | None], None],
@@ -112,7 +80,7 @@ def extend_buffer(
         add_all(Steps(*part), infos_of_part)
 
 
-def _has_own_add(buffer: AddingBuffer) -> bool:
+def _has_own_add(buffer: CompressedReplay | ReplayBuffer) -> bool:
     """Return whether ``add`` is a user's method, of the class or of this buffer."""
     package = __name__.partition(".")[0]
     methods = [type(buffer).add, replaced_by_timer(vars(buffer).get("add"))]
@@ -125,7 +93,7 @@ def _module_of(method: Any) -> str:
     return str(name or "")
 
 
-def _add_each_step(buffer: AddingBuffer, arguments: tuple[Any, ...], timeouts: Any) -> None:
+def _add_each_step(buffer: CompressedReplay | ReplayBuffer, arguments: tuple[Any, ...], timeouts: Any) -> None:
     """Pass the steps to ``add`` one after the other, as SB3's ``extend`` does."""
     if timeouts is not None:
         before, infos, after = arguments[:5], arguments[5], arguments[6:]
@@ -160,7 +128,7 @@ def _parts(columns: tuple[Any, ...]) -> Iterator[list[Any]]:
         yield part
 
 
-def add_steps(buffer: ExtendedBuffer, given: Steps, infos: Sequence[Any] | None) -> None:
+def add_steps(buffer: CompressedReplay, given: Steps, infos: Sequence[Any] | None) -> None:
     """Add many steps, see :meth:`.CompressedReplay.extend`, whose arguments these are."""
     steps, n_steps = steps_of(buffer, given, infos)
     if not n_steps:
@@ -185,7 +153,7 @@ def add_steps(buffer: ExtendedBuffer, given: Steps, infos: Sequence[Any] | None)
                     buffer.add(*steps.at(step)[:-1], infos_of(buffer.n_envs, step, infos, steps.timeouts))
 
 
-def steps_of(buffer: ExtendedBuffer, given: Steps, infos: Sequence[Any] | None) -> tuple[Steps, int]:
+def steps_of(buffer: CompressedReplay, given: Steps, infos: Sequence[Any] | None) -> tuple[Steps, int]:
     """Return the arguments of :meth:`.CompressedReplay.extend` as arrays, and the number of steps; validate infos.
 
     :raises ValueError: if they have different numbers of steps, or infos do not fit
@@ -199,7 +167,7 @@ def steps_of(buffer: ExtendedBuffer, given: Steps, infos: Sequence[Any] | None) 
 
 
 def _timeouts_of_steps(
-    buffer: ExtendedBuffer, infos: Sequence[Any] | None, timeouts: Any, n_steps: int
+    buffer: CompressedReplay, infos: Sequence[Any] | None, timeouts: Any, n_steps: int
 ) -> NDArray[np.bool_] | None:
     """Validate info dicts and time limits; return the latter, ``None`` if the buffer does not store them.
 
@@ -229,7 +197,7 @@ def _timeouts_of_steps(
     return ended.astype(np.bool_)
 
 
-def _require_either(buffer: AddingBuffer, infos: Any, timeouts: Any) -> None:
+def _require_either(buffer: CompressedReplay | ReplayBuffer, infos: Any, timeouts: Any) -> None:
     """Raise if time limits are passed twice, or to a buffer that does not store them.
 
     :raises ValueError: then
@@ -255,7 +223,7 @@ def _info_dicts(timeouts: Any) -> list[dict[str, bool]]:
     return [{"TimeLimit.truncated": bool(each)} for each in timeouts]
 
 
-def _is_valid_at_once(buffer: ExtendedBuffer, step: Steps, n_steps: int) -> bool:
+def _is_valid_at_once(buffer: CompressedReplay, step: Steps, n_steps: int) -> bool:
     """Return whether the first one of many steps is valid as it is, and so all, which have its types and shapes.
 
     :raises ValueError: if it is not valid
@@ -276,7 +244,7 @@ def _is_valid_at_once(buffer: ExtendedBuffer, step: Steps, n_steps: int) -> bool
     return is_complete and all([part.size for part in leaves(each)] == n_values for each in (obs, next_obs))
 
 
-def _add_at_once(buffer: ExtendedBuffer, steps: Steps) -> None:
+def _add_at_once(buffer: CompressedReplay, steps: Steps) -> None:
     """Add valid steps, some of them in each call of the codecs."""
     n_steps = len(steps.reward)
     step_nbytes = max(sum(part.nbytes for part in leaves(steps.at(0).obs)), 1)
@@ -288,11 +256,10 @@ def _add_at_once(buffer: ExtendedBuffer, steps: Steps) -> None:
         first += n
 
 
-def _add_chunk(buffer: ExtendedBuffer, steps: Steps, n_steps: int) -> None:
+def _add_chunk(buffer: CompressedReplay, steps: Steps, n_steps: int) -> None:
     """Add steps that do not wrap around."""
     obs, next_obs, action, reward, done, timeouts = steps.at(0) if n_steps == 1 else steps
-    encode = encode_observations if n_steps == 1 else encode_steps
-    encoded = encode(buffer.__dict__["observations"], obs, next_obs)
+    encoded = encode_observations(buffer.__dict__["observations"], obs, next_obs, n_steps=n_steps)
     if buffer._storage is not None:
         buffer._storage.count_joint_rows(n_steps)
     with deferred_interrupts():  # many rows must not mix old and new values

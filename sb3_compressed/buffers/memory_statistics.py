@@ -131,7 +131,7 @@ def statistics_of(buffer: BaseBuffer, max_slots: int = 8192) -> BufferStatistics
         raw_memory_nbytes=round(raw_nbytes + others_nbytes),
         full_memory_nbytes=round(full + sum(array.nbytes for array in others)) if filled else 0,
         device_memory_nbytes=sum(
-            arrays[0].store.device_nbytes for arrays in by_key.values() if isinstance(arrays[0], CompressedArray)
+            arrays[0].stream.log.device_nbytes for arrays in by_key.values() if isinstance(arrays[0], CompressedArray)
         ),
     )
 
@@ -147,7 +147,7 @@ def _part(arrays: Sequence[Any], buffer: BaseBuffer, filled: float, max_slots: i
         tables = [array.references for array in arrays]
         if first.references.ndim == 1:  # a rollout while the network trains on it, of one axis
             begin, n_rows, tables = 0, len(first.references), [table[:, np.newaxis] for table in tables]
-        estimate = first.store.estimate(tables, begin, n_rows, max_slots)
+        estimate = first.stream.estimate(tables, begin, n_rows, max_slots)
         codec = first.codec
         if isinstance(codec, TrainableCodec) and codec not in estimate.codecs:
             # It was trained after the last row, and takes memory nevertheless.

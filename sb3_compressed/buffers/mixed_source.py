@@ -11,7 +11,7 @@ __all__ = ["MixedSource"]
 
 @dataclass
 class MixedSource:
-    """A buffer in a pickle, or the folder that it is read from in place; those of 0.3.0 have more attributes."""
+    """A buffer in a pickle, or the folder that it is read from in place."""
 
     buffer: Any = None
     folder: Path | None = None

@@ -14,42 +14,38 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.batch_pool import Empty, checked_empty
 
-__all__ = ["as_indices", "encode_observations", "encode_steps", "read_observations", "take", "write_observations"]
+__all__ = ["as_indices", "encode_observations", "read_observations", "take", "write_observations"]
 
 
-def encode_observations(arrays: Any, *observations: Any) -> list[Any]:
+def encode_observations(arrays: Any, *observations: Any, n_steps: int = 1) -> Any:
     """Encode validated observations of all environments, before anything of them is written.
 
     :param arrays: the observations of a buffer, ``(rows, n_envs, *obs_shape)``, or a dict of them
     :param observations: ``(n_envs, *obs_shape)``, or a dict of them; alone or followed by the next observations
+    :param n_steps: the number of steps; if it is not 1, observations are ``(n_steps, n_envs, *obs_shape)``. One call
+        for all of them takes less time
     :return: what :func:`write_observations` writes for each
     :raises Exception: if a codec raises
     """
     if isinstance(arrays, CompressedArray):
-        return arrays.encode_rows(*observations)
+        if n_steps == 1:
+            return arrays.stream.append(*observations)
+        rows = [each.reshape(-1, *arrays.item_shape) for each in observations]
+        references = arrays.stream.append(*rows, n_steps=n_steps)
+        return [references[first :: len(rows)] for first in range(len(rows))]
     if not isinstance(arrays, dict):
-        return [*observations]
-    by_key = {key: encode_observations(array, *[each[key] for each in observations]) for key, array in arrays.items()}
+        return observations
+    by_key = {
+        key: encode_observations(array, *[each[key] for each in observations], n_steps=n_steps)
+        for key, array in arrays.items()
+    }
     return [{key: encoded[number] for key, encoded in by_key.items()} for number in range(len(observations))]
-
-
-def encode_steps(arrays: Any, observations: Any, next_observations: Any) -> list[Any]:
-    """Encode the observations of several steps, ``(n_steps, n_envs, *obs_shape)``, as :func:`encode_observations` does.
-
-    One call for all of them takes less time.
-    """
-    if isinstance(arrays, CompressedArray):
-        return arrays.encode_steps(observations, next_observations)
-    if not isinstance(arrays, dict):
-        return [observations, next_observations]
-    by_key = {key: encode_steps(array, observations[key], next_observations[key]) for key, array in arrays.items()}
-    return [{key: encoded[number] for key, encoded in by_key.items()} for number in (0, 1)]
 
 
 def write_observations(arrays: Any, rows: int | slice, encoded: Any) -> None:
     """Write the observations of a step to a row, or those of several steps to rows.
 
-    :param encoded: an element of what :func:`encode_observations` or :func:`encode_steps` returned
+    :param encoded: an element of what :func:`encode_observations` returned
     """
     if isinstance(arrays, CompressedArray):
         arrays.write_encoded(rows, encoded)

@@ -1,4 +1,4 @@
-"""What copies and pickles of buffers contain, and how pickles of earlier versions are read.
+"""What copies and pickles of buffers contain.
 
 Instead of method timers, they contain the methods that these have replaced. Other parts of a buffer have a
 ``__getstate__`` of their own: :class:`.CompressedArray` leaves out the rows after the last written one,
@@ -13,12 +13,10 @@ from typing import Any
 
 from sb3_compressed.buffers.timing import MethodTimer, replaced_by_timer
 
-__all__ = ["attributes_to_pickle", "unpickled_attributes"]
+__all__ = ["attributes_to_pickle"]
 
 #: Attributes that are left out: the folder, and the folders of checkpoints. Copies and pickles are in memory.
 LEFT_OUT = {"_storage", "_checkpoints"}
-#: Attributes in pickles of 0.3.0, of batches that were decoded ahead.
-REMOVED = {"_predicted_batch", "_prefetcher"}
 
 
 def attributes_to_pickle(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,8 +28,3 @@ def attributes_to_pickle(attributes: Mapping[str, Any]) -> dict[str, Any]:
         if method is not None:
             own[name] = method
     return own
-
-
-def unpickled_attributes(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a buffer from those in a pickle, which may be of an earlier version."""
-    return {name: value for name, value in state.items() if name not in REMOVED}

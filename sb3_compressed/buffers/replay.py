@@ -7,10 +7,10 @@ Those with n-step returns are in :mod:`.n_step`, those with hindsight replay in 
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
+from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -188,6 +188,8 @@ class CompressedReplay(CompressedBuffer):
 
         :param write_steps: :meth:`_write_steps`, or what else the caller writes with it
         """
+        if type(self.pos) is not int:  # as NumPy's integers, which np.load returns
+            self.pos = index(self.pos)
         storage = self._storage
         if storage is not None:
             storage.require_writable("added")
@@ -215,14 +217,14 @@ class CompressedReplay(CompressedBuffer):
             self._bound_sampler.add_rows(self, 1)
 
     def _write_steps(
-        self, n_steps: int, encoded: list[Any], action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
+        self, n_steps: int, encoded: Any, action: Any, reward: Any, done: Any, timeouts: Any, infos: Any
     ) -> None:
         """Write validated steps that do not wrap around, as SB3's ``add`` does, and then count them.
 
         After Ctrl-C in between, the next ``add`` writes to the same row.
 
         :param n_steps: the number of steps; if it is 1, the arguments have no axis for them
-        :param encoded: observations and next observations, from :func:`.encode_observations` or :func:`.encode_steps`
+        :param encoded: observations and next observations, from :func:`.encode_observations`
         :param timeouts: whether episodes ended by a time limit, ignored with ``handle_timeout_termination=False``
         :param infos: info dicts of one step, for classes that store them
         """
@@ -303,6 +305,7 @@ class CompressedReplay(CompressedBuffer):
             buffer is then as it was
         :raises TypeError: if an argument is not numeric, or missing; likewise
         """
+        self.pos = index(self.pos)
         extend_buffer(self, (obs, next_obs, action, reward, done, infos, *further), timeouts, partial(add_steps, self))
 
     # -- sampling --------------------------------------------------------------------------------------------
@@ -735,13 +738,3 @@ class CompressedDictReplayBuffer(CompressedReplay, DictReplayBuffer, BaseConstru
 
     Arguments: those of ``DictReplayBuffer``, and those of :class:`~sb3_compressed.buffers.base.CompressedBuffer`.
     """
-
-
-#: The modules of classes that pickles up to version 0.3 import from here.
-MOVED = {"CompressedHerReplayBuffer": "her", "CompressedNStepReplayBuffer": "n_step"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in MOVED:
-        return getattr(importlib.import_module(f"sb3_compressed.buffers.{MOVED[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

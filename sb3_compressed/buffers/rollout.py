@@ -6,6 +6,7 @@ Those of sb3-contrib are in :mod:`.contrib_rollout`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,7 +50,6 @@ class CompressedRollout(CompressedBuffer):
     returns: NDArray[np.float32]
     generator_ready: bool
 
-    _may_flatten = True
     _is_short_lived = True
     _sampling_method = "_get_samples"  # get() is a generator, and training runs between its batches
 
@@ -62,7 +62,7 @@ class CompressedRollout(CompressedBuffer):
             parent()  # arrays that it assigns become compressed
         for _, array in observation_arrays(self):
             if isinstance(array, CompressedArray):
-                array.store.free_unused()
+                array.stream.log.free_unused()
 
     def _allocate(self) -> None:
         """Allocate all arrays, as SB3's ``reset`` does."""
@@ -92,7 +92,7 @@ class CompressedRollout(CompressedBuffer):
         :raises TypeError: if an argument is not numeric; likewise
         :raises IndexError: if the buffer is full; call :meth:`reset`
         """
-        row = self.pos
+        row = index(self.pos)  # also if it is an array of NumPy
         if row >= len(self.rewards):
             raise IndexError(f"the rollout buffer is full after {row} steps; call reset() first")
         kinds = kinds_of_step(obs, action, reward, episode_start, value, log_prob)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch as th
@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.type_aliases import TensorDict
 
-from sb3_compressed.arrays.batch_pool import BatchPool
 from sb3_compressed.arrays.sequence_reading import SequenceSteps, clear_padding, read_sequences
 from sb3_compressed.buffers.arguments import warn_of_time_limits
 from sb3_compressed.buffers.tensors import (
-    ConvertingBuffer,
-    OutputDtype,
     as_array,
     output_tensors,
     tensor_converter,
@@ -25,9 +22,11 @@ from sb3_compressed.buffers.tensors import (
 )
 from sb3_compressed.buffers.validation import require_numbers_per_env, validate_integer
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.samplers.sequence_draw import EpisodeRing, SequenceDraw, SequenceShape, draw_sequences
+
+if TYPE_CHECKING:
+    from sb3_compressed.buffers.replay import CompressedReplay
 
 __all__ = ["SequenceSamples", "sample_sequences"]
 
@@ -70,18 +69,8 @@ class SequenceSamples(NamedTuple):
     indices: NDArray[np.int64]
 
 
-class SequenceBuffer(ReplayBufferLike, ConvertingBuffer, Protocol):
-    """What is used of a :class:`.CompressedReplay` that sequences are sampled from."""
-
-    handle_timeout_termination: bool
-    output_dtype: OutputDtype
-    normalize_images: bool
-    _batch_pool: BatchPool
-    _has_warned_of_time_limits: bool
-
-
 def sample_sequences(
-    buffer: SequenceBuffer, batch_size: int, shape: SequenceShape, env: Any = None, *, with_next: bool, as_views: bool
+    buffer: CompressedReplay, batch_size: int, shape: SequenceShape, env: Any = None, *, with_next: bool, as_views: bool
 ) -> SequenceSamples:
     """Sample sequences; see :meth:`.CompressedReplay.sample_sequences`."""
     _validate(buffer, batch_size, shape)
@@ -136,7 +125,7 @@ def sample_sequences(
     )
 
 
-def _validate(buffer: SequenceBuffer, batch_size: int, shape: SequenceShape) -> None:
+def _validate(buffer: CompressedReplay, batch_size: int, shape: SequenceShape) -> None:
     for name, value, least in (
         ("batch_size", batch_size, 1), ("length", shape.length, 1), ("burn_in", shape.burn_in, 0),
         ("stride", shape.stride, 1),
@@ -154,7 +143,7 @@ def _validate(buffer: SequenceBuffer, batch_size: int, shape: SequenceShape) -> 
         )
 
 
-def _draw(buffer: SequenceBuffer, shape: SequenceShape, batch_size: int) -> SequenceDraw:
+def _draw(buffer: CompressedReplay, shape: SequenceShape, batch_size: int) -> SequenceDraw:
     ring, bound = episode_ring(buffer), buffer.bound_sampler
     if bound is None:
         return draw_sequences(ring, shape, batch_size)
@@ -170,12 +159,12 @@ def _draw(buffer: SequenceBuffer, shape: SequenceShape, batch_size: int) -> Sequ
     return drawn._replace(weights=weights)
 
 
-def is_normalized_by_user(buffer: ConvertingBuffer) -> bool:
+def is_normalized_by_user(buffer: BaseBuffer) -> bool:
     """Return whether a subclass normalizes observations in its own way."""
     return bool(buffer._normalize_obs is not BaseBuffer._normalize_obs)
 
 
-def episode_ring(buffer: ReplayBufferLike) -> EpisodeRing:
+def episode_ring(buffer: CompressedReplay) -> EpisodeRing:
     """Return the transitions of a buffer that can be in a sequence."""
     n_rows, pos, full = buffer.buffer_size, buffer.pos, buffer.full
     oldest, n_ages = (pos, n_rows) if full else (0, pos)
@@ -185,7 +174,7 @@ def episode_ring(buffer: ReplayBufferLike) -> EpisodeRing:
 
 
 def _to_tensors(
-    buffer: SequenceBuffer,
+    buffer: CompressedReplay,
     values: dict[Any, NDArray[Any]],
     steps: SequenceSteps,
     stop: NDArray[np.int64],
@@ -215,7 +204,7 @@ def _to_tensors(
     return tensors
 
 
-def _normalized(buffer: ConvertingBuffer, values: dict[Any, NDArray[Any]], env: Any) -> dict[Any, NDArray[Any]]:
+def _normalized(buffer: BaseBuffer, values: dict[Any, NDArray[Any]], env: Any) -> dict[Any, NDArray[Any]]:
     """Return observations ``(batch, time, *obs_shape)`` as SB3 normalizes them."""
     flat: Any = {key: value.reshape(math.prod(value.shape[:2]), *value.shape[2:]) for key, value in values.items()}
     flat = buffer._normalize_obs(flat.get(None, flat), env)

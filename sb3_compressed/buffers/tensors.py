@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch as th
 from gymnasium import spaces
-from numpy.typing import NDArray
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecNormalize
@@ -19,7 +18,6 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_compressed.arrays.batch_pool import ALIGNMENT
 
 __all__ = [
-    "ConvertingBuffer",
     "OutputDtype",
     "as_array",
     "output_tensors",
@@ -38,19 +36,6 @@ NORMALIZE_OBS, NORMALIZE_REWARD = BaseBuffer._normalize_obs, BaseBuffer._normali
 TO_TORCH = BaseBuffer.to_torch
 
 
-class ConvertingBuffer(Protocol):
-    """What :func:`tensor_converter` uses of a buffer: SB3's methods, or those of a user's class."""
-
-    device: Any
-
-    def to_torch(self, array: NDArray[Any], copy: bool = True) -> th.Tensor:
-        """Return an array as a tensor on the device."""
-
-    def _normalize_obs(self, obs: Any, env: VecNormalize | None = None) -> Any: ...
-
-    def _normalize_reward(self, reward: Any, env: VecNormalize | None = None) -> Any: ...
-
-
 def torch_device(device: Any) -> th.device:
     """Return what a buffer's ``device`` is for PyTorch: a user may assign a string, an integer, or ``None``."""
     if type(device) is th.device:
@@ -64,7 +49,7 @@ def as_array(values: Any) -> Any:
 
 
 def tensor_converter(
-    buffer: ConvertingBuffer, env: VecNormalize | None = None, *, copy: bool = False
+    buffer: BaseBuffer, env: VecNormalize | None = None, *, copy: bool = False
 ) -> Callable[[Any], th.Tensor] | None:
     """Return what turns the arrays of a batch into tensors: SB3's ``to_torch``, without its copy where it can be.
 

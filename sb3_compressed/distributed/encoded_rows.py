@@ -40,8 +40,8 @@ def block_of(buffer: CompressedReplay, rows: NDArray[np.int64]) -> Block:
             block.arrays[name] = array[rows]
         elif name.startswith(OBSERVATIONS):
             slots = np.concatenate((array.references[rows], all_arrays[f"next_{name}"].references[rows]))
-            layouts[name] = layout = array.layout
-            block.batches[name] = array.store.gather(slots.reshape(-1), 1 if layout is None else layout.n_frames)
+            layouts[name] = array.layout
+            block.batches[name] = array.stream.gather(slots.reshape(-1))
     return block
 
 
@@ -111,7 +111,7 @@ class Stream:
         batch, layout = block.batches[name], block.values["layouts"][name]
         if _accepts(array, batch.codecs, layout):
             if layout is not None and array.layout is None:
-                array.set_layout(layout)
+                array.stream.set_layout(layout)
             self._batch = batch
             return
         values = np.empty((batch.n_items, *array.shape[2:]), stored_dtype(array))
@@ -125,21 +125,22 @@ class Stream:
         :raises OSError: if slots cannot be written
         """
         array, (n_all, n_envs) = self._array, self._shape
-        array.store.free_unused(2 * len(rows) * n_envs)
-        references = array.store.new_table((len(rows), 2, n_envs))
+        stream = array.stream
+        stream.log.count_overwritten(2 * len(rows) * n_envs)
+        references = stream.log.new_table((len(rows), 2, n_envs))
         if self._batch is None:
             for number, row in enumerate(rows):
-                references[number] = array.encode_rows(*map(array.validated_row, self._values[:, row]))
+                references[number] = stream.append(*map(array.validated_row, self._values[:, row]))
             return references
         halves = np.arange(2 * n_all * n_envs).reshape(2, n_all, n_envs)
         items = halves[:, rows.start : rows.stop].swapaxes(0, 1)  # [rows, halves, envs]
-        references[:] = array.append_items(self._batch, items.flatten(), previous.copy()).reshape(references.shape)
+        references[:] = stream.append_encoded(self._batch, items.flatten(), previous.copy()).reshape(references.shape)
         return references
 
 
 def _accepts(array: CompressedArray, codecs: Any, layout: FrameLayout | None) -> bool:
     """Return whether an array can store payloads of these codecs and this layout."""
-    accepted = array.store.codec
+    accepted = array.stream.encoder.accepted
     if not all(codec == accepted if isinstance(accepted, Codec) else type(codec) is accepted for codec in codecs):
         return False
     return layout is None or array.layout is None or layout == array.layout

@@ -15,14 +15,13 @@ import torch as th
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.preprocessing import get_obs_shape
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 from sb3_compressed.buffers.arguments import storage_mode_of, warn_of_time_limits
 from sb3_compressed.buffers.extend import Steps, extend_buffer, infos_of, steps_of
 from sb3_compressed.buffers.tensors import OutputDtype, output_tensors, to_tensor, torch_device
 from sb3_compressed.buffers.validation import validate_infos, validate_integer
-from sb3_compressed.buffers.weighted_samples import weighted_samples
+from sb3_compressed.buffers.weighted_samples import weighted_samples, weights_and_indices
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.threads import validate_num_threads
 from sb3_compressed.common.tree_map import tree_map
@@ -41,7 +40,7 @@ from sb3_compressed.distributed.writer import ReplayWriter
 from sb3_compressed.distributed.writer_registry import LEARNER, WriterRegistry
 from sb3_compressed.errors import ShardTimeout, StorageError
 from sb3_compressed.persistence.buffer_storage import StorageLocation, StorageMode
-from sb3_compressed.samplers import PrioritizedSampler, RecentSampler, Sampler, get_sampler
+from sb3_compressed.samplers import Draw, PrioritizedSampler, RecentSampler, Sampler, get_sampler
 from sb3_compressed.samplers.td_errors import validated_td_errors
 
 __all__ = ["DistributedReplayBuffer", "DistributedStatistics"]
@@ -165,7 +164,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         if storage == "device":
             raise ValueError("storage='device' is for buffers of one process; shards are in memory or in a folder")
         storage_mode = storage_mode_of(storage_mode, compression)
-        _remove_names(compression)
         if n_shards >= MAX_SHARDS:
             raise ValueError(f"n_shards must be less than {MAX_SHARDS}, got {n_shards}")
         if not 0 < timeout < float("inf"):
@@ -176,12 +174,10 @@ class DistributedReplayBuffer(ReplayBuffer):
         configured = _validated_sampler(sampler)
         if n_steps > 1 and isinstance(observation_space, spaces.Dict):
             raise ValueError(f"SB3 has no n-step returns for Dict observations, got n_steps={n_steps}")
-        # SB3's constructor allocates one row, which is removed again: the transitions are in the shards.
-        super().__init__(n_envs, spaces.Box(0, 1, (0,), np.float32), action_space, device, n_envs)
-        for array in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-            delattr(self, array)
-        self.observation_space, self.obs_shape = observation_space, get_obs_shape(observation_space)  # type: ignore[assignment]
-        self.buffer_size = max(buffer_size // n_envs, 1)
+        # Not that of ReplayBuffer, which would allocate arrays: the transitions are in the shards.
+        rows = max(buffer_size // n_envs, 1)
+        super(ReplayBuffer, self).__init__(rows, observation_space, action_space, device, n_envs)
+        self.optimize_memory_usage = False
         self.handle_timeout_termination = handle_timeout_termination
         if n_steps > 1 and not handle_timeout_termination:
             warn_of_time_limits("n-step returns")
@@ -386,8 +382,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         :raises ShardUnavailable: if a shard fails or does not answer; reset again then, since others may be empty
         """
         super().reset()
-        if "_group" not in vars(self):  # in SB3's constructor
-            return
         self._require_open()
         self._pipeline.discard()
         self._local = []
@@ -442,7 +436,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             self._tensor(arrays["discounts"]) if "discounts" in arrays else None,
         )
         if self.sampler is not None:
-            samples = weighted_samples(samples, self._weights(parts, batch_size), numbers_of(parts))
+            samples = weighted_samples(samples, *weights_and_indices(self._draw_of(parts), self.device))
         return samples
 
     def _observations(self, arrays: dict[str, NDArray[Any]], name: str, env: Any) -> Any:
@@ -462,16 +456,15 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     # -- priorities ------------------------------------------------------------------------------------------
 
-    def _weights(self, parts: list[Part], batch_size: int) -> th.Tensor:
-        """Return the importance weights of a batch, ``(batch_size, 1)``."""
-        sampler = self.sampler
-        if not isinstance(sampler, PrioritizedSampler) or sampler.mode == "lap":
-            return th.ones((batch_size, 1), device=self.device)
+    def _draw_of(self, parts: list[Part]) -> Draw:
+        """Return the numbers of the transitions of a batch, and their importance weights."""
+        if not isinstance(self.sampler, PrioritizedSampler):
+            return Draw(numbers_of(parts))
+        # Of the whole buffer: a shard replies with the probabilities within it.
         shares = [part.array("priorities") * (part.share / part.block.values["total"]) for part in parts]
-        probabilities = np.concatenate(shares)
-        weights = (probabilities.min() / probabilities) ** sampler.beta_after(self._n_draws)
+        weights = self.sampler.importance_weights(np.concatenate(shares), self._n_draws)
         self._n_draws += 1
-        return th.tensor(weights.reshape(-1, 1), dtype=th.float32, device=self.device)
+        return Draw(numbers_of(parts), weights)
 
     def update_priorities(self, indices: ArrayLike | th.Tensor, td_errors: ArrayLike | th.Tensor) -> int:
         """Update the priorities of transitions after a training step; they are sent with the next requests.
@@ -613,15 +606,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._group.call_each("load_checkpoint", [(of_shard, rows) for of_shard in rings])
         self._checkpoints.record(path, manifest)
         self._group.refresh_all()
-
-
-def _remove_names(options: dict[str, Any]) -> None:
-    """Remove arguments of shards that outlived their learner in 0.3.0, which models of that version pass."""
-    if names := [name for name in ("name", "lease") if options.pop(name, None) is not None]:
-        warn_user(
-            f"{' and '.join(names)} of a distributed buffer have no effect any more: shards end with their learner; "
-            "pass storage=<folder> and storage_mode='resume' to continue with what they contain"
-        )
 
 
 def _validated_sampler(sampler: str | Sampler) -> PrioritizedSampler | RecentSampler | None:

@@ -8,12 +8,8 @@ from typing import Any
 
 from gymnasium import spaces
 
-from sb3_compressed.buffers.replay import (
-    CompressedDictReplayBuffer,
-    CompressedNStepReplayBuffer,
-    CompressedReplay,
-    CompressedReplayBuffer,
-)
+from sb3_compressed.buffers.n_step import CompressedNStepReplayBuffer
+from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplay, CompressedReplayBuffer
 from sb3_compressed.samplers import Sampler
 from sb3_compressed.storage.spaces import space_from_data, space_to_data
 

@@ -290,7 +290,7 @@ class Shard:
         known |= {name: array.layout for name, array in reversed(streams) if array.layout is not None}
         for name, array in streams:
             if array.layout is None and name in known:
-                array.set_layout(known[name])
+                array.stream.set_layout(known[name])
 
     def _save_rings(self) -> None:
         if self._folder is not None:

@@ -14,8 +14,8 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.common.spaces import Key
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
+from sb3_compressed.persistence.row_copying import is_stored_as_slots
 from sb3_compressed.persistence.sampler_state import sampler_specs
-from sb3_compressed.persistence.vector_slots import is_stored_as_slots
 from sb3_compressed.samplers.config import sampler_to_config
 from sb3_compressed.samplers.episode_table import EPISODE_ARRAYS
 from sb3_compressed.storage.json_schema import check
@@ -181,6 +181,6 @@ def values_and_codecs(
 
     :param last: what :func:`last_arrays` returns
     """
-    streams = {key: array.stream_data() for key, array in last.items()}
+    streams = {key: array.stream.state() for key, array in last.items()}
     codecs = {key: array.codec for key, array in last.items()}
     return {"pos": int(buffer.pos), "full": bool(buffer.full), "streams": streams}, codecs

@@ -81,7 +81,7 @@ class BufferStorage:
         values: dict[str, Any],
         repair_report: RepairReport | None = None,
     ) -> None:
-        store.slots.prepare()
+        store.log.prepare()
         bind(buffer, store)
         restore_values(buffer, store, values)
         self.store = store
@@ -158,7 +158,7 @@ class BufferStorage:
                     f"since this buffer has sampler={ours}"
                 )
             if arrays is not store.arrays or report is not None:
-                codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
+                codecs = {name: store.log.codec(address) for name, address in store.codecs.items()}
                 store.replace_content(
                     buffer_state.metadata(buffer), buffer_state.array_specs(buffer), arrays, values, codecs
                 )

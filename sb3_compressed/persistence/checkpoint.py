@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,23 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.encoding import FrameEncoder
-from sb3_compressed.arrays.frame_dedup import FrameDeduplicator
-from sb3_compressed.codecs import get_codec
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
+from sb3_compressed.persistence.row_copying import row_copier
 from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
 from sb3_compressed.storage.array_store import ArrayStore, Change
 from sb3_compressed.storage.commit_format import rows_of_chunk
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log, LogPosition, ends_at, has_log
 
-__all__ = ["BufferCheckpoint", "CheckpointHistory", "changed_chunks", "checksums_of", "rows_of_part"]
-
-#: Rows that are written or loaded at a time, and how many bytes of plain arrays of observations these may have.
-ROWS_OF_PART, PLAIN_NBYTES_OF_PART = 4096, 32 << 20
+__all__ = ["BufferCheckpoint", "CheckpointHistory", "changed_chunks", "checksums_of"]
 
 
 class CheckpointHistory:
@@ -206,54 +201,22 @@ class BufferCheckpoint:
                 changed[first:last] = True
         rows = np.roll(np.arange(buffer.buffer_size), -buffer.pos)  # the oldest first
         rows = rows[changed[rows]] if self._tables else rows[:0]
-        store, streams = self.store, [[self._arrays[name] for name in names] for names in self._streams.values()]
-        n_rows = rows_of_part([first for first, *_ in streams])
         with ExitStack() as stack:
             copiers = [
-                stack.enter_context(
-                    store.slots.writer.copier(
-                        first.store.reader, first.store.codec, before_claim=store.begin_segment_if_full
-                    )
-                )
-                if isinstance(first, CompressedArray)
-                else None
-                for first, *_ in streams
+                stack.enter_context(row_copier([self._arrays[name] for name in names], self.store, saves=True))
+                for names in self._streams.values()
             ]
+            n_rows = min((copier.max_rows for copier in copiers), default=1)
             for start in range(0, len(rows), n_rows):
                 part = rows[start : start + n_rows]
-                store.begin_segment_if_full()
-                for names, arrays, copier in zip(self._streams.values(), streams, copiers, strict=True):
-                    # Observations with their next observations, which share slots.
-                    if copier is None:
-                        addresses = self._write_vectors(arrays, part)
-                    else:
-                        addresses = copier.copy(np.stack([array.references[part] for array in arrays]))
-                    for name, each in zip(names, addresses, strict=True):
-                        self._tables[name][part] = each
+                self.store.begin_segment_if_full()
+                for names, copier in zip(self._streams.values(), copiers, strict=True):
+                    for name, addresses in zip(names, copier.save(part), strict=True):
+                        self._tables[name][part] = addresses
         rows = np.sort(rows)
         spans = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else []
         written = [(name, int(span[0]), int(span[-1]) + 1) for name in self._tables for span in spans]
         return written + [chunk for chunk in chunks if chunk[0] not in self._tables]
-
-    def _write_vectors(self, arrays: list[Any], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Write rows of plain arrays of observations as uncompressed slots, each of those that follow each other once.
-
-        :return: references to slots, ``(n_arrays, n_rows, n_envs)``
-        """
-        items = np.stack([array[rows] for array in arrays], axis=1)  # [n_rows, n_arrays, n_envs, *item_shape]
-        stream = FrameDeduplicator(FrameEncoder(items.shape[3:], items.dtype, get_codec("none"), None), None)
-        steps = items.reshape(-1, *items.shape[2:])
-        references = stream.encode_assigned_steps(self.store.slots, steps, None)
-        return references.reshape(items.shape[:3]).swapaxes(0, 1)
-
-
-def rows_of_part(arrays: Iterable[Any]) -> int:
-    """Return how many rows are written or loaded at a time.
-
-    :param arrays: an array of each stream of observations
-    """
-    plain = [int(array[:1].nbytes) for array in arrays if isinstance(array, np.ndarray)]
-    return min(ROWS_OF_PART, max(PLAIN_NBYTES_OF_PART // max([1, *plain]), 1))
 
 
 def checksums_of(arrays: Mapping[str, Any]) -> dict[str, list[int]]:

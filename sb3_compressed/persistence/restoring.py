@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.cast import cast_values
-from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
-from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.config import abbreviate
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
-from sb3_compressed.persistence.checkpoint import BufferCheckpoint, rows_of_part
+from sb3_compressed.persistence.checkpoint import BufferCheckpoint
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.ring_resize import RingResize
+from sb3_compressed.persistence.row_copying import row_copier
 from sb3_compressed.persistence.sampler_state import (
     load_sampler,
     sampler_arrays,
@@ -42,7 +41,7 @@ def bind(buffer: ReplayBufferLike, store: ArrayStore) -> None:
     """Replace the arrays of a buffer by those of a store, plain ones read-only if the store is."""
     for name, array in buffer_state.named_arrays(buffer).items():
         if isinstance(array, CompressedArray):
-            array.move_to(store.slots.for_codec(array.codec), store.arrays[name])
+            array.move_to(store.log, store.arrays[name])
         else:
             plain = store.arrays[name]
             # What is written to them would be lost. SB3's n-step returns change a row of timeouts and restore it.
@@ -59,46 +58,35 @@ def load_into(buffer: ReplayBufferLike, store: ArrayStore) -> BufferCheckpoint:
     :raises StorageError: if the store does not contain such a buffer
     :raises CorruptPayload: if a slot is damaged
     """
-    store.slots.prepare()
+    store.log.prepare()
     arrays, values = fit_arrays(store, buffer)
     ours = buffer_state.named_arrays(buffer)
     streams = buffer_state.streams(buffer)
-    first_arrays = {key: ours[names[0]] for key, names in streams.items()}
-    vectors = {key: array for key, array in first_arrays.items() if not isinstance(array, CompressedArray)}
+    vectors = {key: ours[names[0]] for key, names in streams.items() if isinstance(ours[names[0]], np.ndarray)}
     layouts = _layouts_of_vectors(store, values, vectors)
     dtypes = {key: np.dtype(store.metadata["streams"][key]["stored as"]) for key in vectors}
     with ExitStack() as stack:
         copiers = {
-            key: stack.enter_context(array.store.copier_from(store.slots))
-            for key, array in first_arrays.items()
-            if isinstance(array, CompressedArray)
+            key: stack.enter_context(
+                row_copier(
+                    [ours[name] for name in names], store, saves=False, stored=dtypes.get(key), layout=layouts.get(key)
+                )
+            )
+            for key, names in streams.items()
         }
-        n_rows = rows_of_part(first_arrays.values())
-        for first in range(0, buffer.buffer_size, n_rows):
+        n_rows = min((copier.max_rows for copier in copiers.values()), default=1)
+        for first in range(0, buffer.buffer_size if copiers else 0, n_rows):
             rows = slice(first, min(first + n_rows, buffer.buffer_size))
             for key, names in streams.items():
-                # Observations with their next observations, which share slots.
                 addresses = np.stack([arrays[name][rows] for name in names])
-                if not addresses.any():
-                    continue
-                first_array = first_arrays[key]
-                if key in copiers:
-                    for name, references in zip(names, copiers[key].copy(addresses), strict=True):
-                        ours[name].put_references(rows, references)
-                    continue
-                encoder = FrameEncoder(first_array.shape[2:], dtypes[key], get_codec("none"), layouts.get(key))
-                stored = np.empty((addresses.size, *encoder.item_shape), encoder.dtype)
-                store.slots.for_codec(encoder.codec).read_into(stored, addresses.reshape(-1), encoder)
-                items = cast_values(stored, first_array.dtype).reshape(*addresses.shape, *first_array.shape[2:])
-                for name, loaded in zip(names, items, strict=True):
-                    ours[name][rows] = loaded
+                if addresses.any():
+                    copiers[key].load(rows, addresses)
     slotted = {name for names in streams.values() for name in names}
     for name, array in ours.items():
         if name not in slotted:
             copy_changed(arrays[name], array)
-    for array in first_arrays.values():
-        if isinstance(array, CompressedArray):
-            array.store.free_unused()  # what was there before
+    for array in buffer_state.last_arrays(buffer).values():
+        array.stream.log.free_unused()  # what was there before
     restore_values(buffer, store, values)
     store.close_files()
     # Plain arrays do not store a layout, without which the slots in the folder could not be read later. What was
@@ -281,7 +269,7 @@ def restore_values(buffer: ReplayBufferLike, store: ArrayStore, values: dict[str
     """
     _check_values(store, values, buffer_state.named_arrays(buffer), buffer.buffer_size)
     try:
-        stored_codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
+        stored_codecs = {name: store.log.codec(address) for name, address in store.codecs.items()}
         arrays = buffer_state.last_arrays(buffer)
         codecs = {key: stored_codecs.get(key, array.codec) for key, array in arrays.items()}
         for key, array in arrays.items():
@@ -290,7 +278,8 @@ def restore_values(buffer: ReplayBufferLike, store: ArrayStore, values: dict[str
         buffer.pos, buffer.full = int(values["pos"]), bool(values["full"])
         for key, array in arrays.items():
             if key in values["streams"]:  # not for vectors of a buffer that was in memory
-                array.restore_stream(values["streams"][key], codecs[key], (buffer.pos - 1) % buffer.buffer_size)
+                last = array.references[(buffer.pos - 1) % buffer.buffer_size].copy()
+                array.stream.restore(values["streams"][key], codecs[key], last)
         if buffer.bound_sampler is not None:
             buffer.bound_sampler.synchronize(buffer)
     except (KeyError, TypeError, ValueError) as error:

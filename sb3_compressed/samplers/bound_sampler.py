@@ -51,9 +51,6 @@ class BoundSampler:
     :param n_envs: number of its environments
     """
 
-    #: Batches that were drawn without any update of priorities so far; -1 after the first update.
-    _n_without_update = 0  # pickles of version 0.2 lack it
-
     def __init__(self, sampler: Sampler, n_rows: int, n_envs: int) -> None:
         #: A copy of the sampler before it belonged to a buffer, for folders and for other buffers.
         self.configuration = copy.deepcopy(sampler)
@@ -67,17 +64,8 @@ class BoundSampler:
         self.n_unreported = 0
         # The position and the size of the buffer at the last report.
         self._pos = self._size = 0
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_n_synced" in state:  # of version 0.3.0 or older, which informed samplers before draws
-            names = ("sampler", "n_rows", "n_envs", "n_skipped_updates", "_n_without_update")
-            kept = {name: state[name] for name in names if name in state}
-            if state["n_written"] - state["_n_synced"] >= state["n_rows"]:
-                state["sampler"].remove(np.arange(state["n_rows"] * state["n_envs"]))
-            # A size that is too small, so that all transitions are compared before the next draw.
-            kept |= {"n_unreported": 0, "_pos": state["_n_synced"] % state["n_rows"], "_size": 0}
-            state = {**kept, "configuration": state["configured"]}
-        vars(self).update(state)
+        # Batches that were drawn without any update of priorities so far; -1 after the first update.
+        self._n_without_update = 0
 
     # -- which transitions may be drawn ----------------------------------------------------------------------
 
@@ -107,7 +95,7 @@ class BoundSampler:
         """Report what was not reported: after an interrupt within ``add``, a reset, or an assigned position."""
         if (self._pos, self._size) == (buffer.pos, buffer.size()):
             return
-        self.n_unreported = (buffer.pos - self._pos) % self.n_rows
+        self.n_unreported = int(buffer.pos - self._pos) % self.n_rows
         self.synchronize(buffer)
 
     def synchronize(self, buffer: SamplerBuffer) -> None:
@@ -115,9 +103,10 @@ class BoundSampler:
 
         For a buffer that was restored, from a folder or after a commit that failed.
         """
-        before, may_be_drawn = self.sampler.is_valid, self._may_be_drawn(buffer)
+        pos, size = int(buffer.pos), int(buffer.size())  # a user may assign a tensor
+        before, may_be_drawn = self.sampler.is_valid, self._may_be_drawn(buffer, pos, size)
         is_new = may_be_drawn & ~before
-        end = buffer.pos * self.n_envs
+        end = pos * self.n_envs
         newest = np.arange(end - min(self.n_unreported, self.n_rows) * self.n_envs, end) % len(before)
         is_new[newest] = may_be_drawn[newest]
         if len(removed := np.flatnonzero(before & ~may_be_drawn)):
@@ -125,16 +114,16 @@ class BoundSampler:
         if len(added := np.flatnonzero(is_new)):
             begin = np.searchsorted(added, end)  # the oldest row
             self.sampler.add(np.concatenate((added[begin:], added[:begin])), buffer)
-        self._pos, self._size, self.n_unreported = buffer.pos, buffer.size(), 0
+        self._pos, self._size, self.n_unreported = pos, size, 0
 
-    def _may_be_drawn(self, buffer: SamplerBuffer) -> NDArray[np.bool_]:
+    def _may_be_drawn(self, buffer: SamplerBuffer, pos: int, size: int) -> NDArray[np.bool_]:
         """Return which transitions of the buffer may be drawn, ``(n_rows * n_envs,)``."""
         if buffer.episodes is not None:
             return buffer.episodes.is_complete
         rows = np.arange(self.n_rows)
-        is_written = rows < buffer.size()
+        is_written = rows < size
         if buffer.optimize_memory_usage and buffer.full:
-            is_written &= rows != buffer.pos
+            is_written &= rows != pos
         return np.repeat(is_written, self.n_envs)
 
     # -- restoring -------------------------------------------------------------------------------------------

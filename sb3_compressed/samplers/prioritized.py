@@ -111,10 +111,9 @@ class PrioritizedSampler(Sampler):
     @property
     def current_beta(self) -> float:
         """The exponent of the importance weights in the next draw."""
-        return self.beta_after(self._n_draws)
+        return self._beta_after(self._n_draws)
 
-    def beta_after(self, n_draws: int) -> float:
-        """Return the exponent of the importance weights after a number of draws."""
+    def _beta_after(self, n_draws: int) -> float:
         if self.beta_steps is None:
             return self.beta
         progress = min(1.0, n_draws / self.beta_steps)
@@ -157,12 +156,20 @@ class PrioritizedSampler(Sampler):
 
     def weighted(self, indices: NDArray[np.int64]) -> Draw:
         """Return the draw of a batch of these transitions, with their weights, and count it."""
-        beta = self.current_beta
-        self._n_draws += 1
+        n_draws, self._n_draws = self._n_draws, self._n_draws + 1
+        return Draw(indices, self.importance_weights(self.tree.values[indices], n_draws))
+
+    def importance_weights(self, priorities: NDArray[np.float64], n_draws: int) -> NDArray[np.float32] | None:
+        """Return the importance weights of a batch, ``(batch_size,)``, the largest of which is 1.
+
+        :param priorities: priorities of its transitions, or their probabilities, ``(batch_size,)``
+        :param n_draws: how many batches were drawn before
+        :return: ``None`` with ``mode="lap"``, which has no weights
+        """
         if self.mode == "lap":
-            return Draw(indices)
-        priorities = self.tree.values[indices]
-        return Draw(indices, ((priorities.min() / priorities) ** beta).astype(np.float32))
+            return None
+        weights: NDArray[np.float32] = ((priorities.min() / priorities) ** self._beta_after(n_draws)).astype(np.float32)
+        return weights
 
     def _drawn(self, n: int, *, stratified: bool) -> NDArray[np.int64]:
         if self.tree.total == 0:

@@ -112,12 +112,6 @@ class WithoutReplacementSampler(Sampler):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_order"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_n_bits" in state:  # of version 0.3.0 or older
-            state = {**state, "_n_ordered": len(state["is_valid"])}
-            del state["_n_bits"]
-        vars(self).update(state)
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
         return {

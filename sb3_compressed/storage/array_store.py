@@ -24,7 +24,6 @@ from sb3_compressed.storage.commit_format import (
     snapshot_patches,
     split_commit,
 )
-from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log, segment_numbers, segment_path
 from sb3_compressed.storage.manifest import ArraySpec, Manifest
@@ -76,7 +75,6 @@ class ArrayStore:
         self.step = -1
         #: The address of each codec in use, by name.
         self.codecs: dict[str, int] = {}
-        self.slots = FolderSlotStore(log)
         #: Size at which the segment that is written to is full; 0 if not known yet.
         self._full_at = 0
         #: Whether this object committed anything since the last snapshot.
@@ -310,7 +308,7 @@ class ArrayStore:
             with contextlib.nullcontext() if self.problems is None else contextlib.suppress(CorruptStorage):
                 self.log.segment(number)
         self.log.close_segments(keep=live)
-        self.slots.reader.drop_cached(live)
+        self.log.drop_cached(live)
 
     def _reopen(self) -> None:
         """Read the newest snapshot and the commits after it."""
@@ -320,7 +318,7 @@ class ArrayStore:
             fresh.close()
             raise StorageError(f"{self.log.folder} contains another buffer now; open it again")
         self.log.switch_to(fresh.log)  # only now, since everything could be read
-        self.slots.reader.drop_cached(())  # a repair may have removed their segments
+        self.log.drop_cached(())  # a repair may have removed their segments
         for name, array in self.arrays.items():
             copy_changed(fresh.arrays[name], array)
         self.values, self.codecs = fresh.values, fresh.codecs
@@ -351,7 +349,7 @@ class ArrayStore:
             commit["values"] = changed
         segment = self.log.segment_to_write()
         # In a new segment, all codecs are written, so that an old one need not be kept for them.
-        addresses = {name: self.slots.writer.address_of_codec(codec) for name, codec in codecs.items()}
+        addresses = {name: self.log.address_of_codec(codec) for name, codec in codecs.items()}
         if addresses.items() - self.codecs.items():
             commit["codecs"] = addresses
         segment.append(COMMIT, commit_record(commit, patches))
@@ -384,7 +382,7 @@ class ArrayStore:
         :raises OSError: if the disk is full; the folder is unchanged, and must be opened again
         """
         if codecs is not None:
-            self.codecs = {name: self.slots.writer.address_of_codec(codec) for name, codec in codecs.items()}
+            self.codecs = {name: self.log.address_of_codec(codec) for name, codec in codecs.items()}
         self.values = dict(values)
         self._replace_arrays(metadata, specs, arrays)
         self._advance_step()
@@ -393,7 +391,7 @@ class ArrayStore:
     def begin_segment_if_full(self) -> None:
         """Begin another segment within a change if the last one is too large; old segments are kept."""
         if self.log.last.end > MAX_SEGMENT_NBYTES:
-            self.slots.reader.drop_cached(self.log.segments)
+            self.log.drop_cached(self.log.segments)
             self.log.begin_segment()
 
     def write_snapshot(self) -> None:
@@ -402,7 +400,7 @@ class ArrayStore:
         There must be no uncommitted changes.
         """
         live = self.live_segments()
-        self.slots.reader.drop_cached(live)  # before: Windows neither truncates nor deletes files that are mapped
+        self.log.drop_cached(live)  # before: Windows neither truncates nor deletes files that are mapped
         self.log.begin_segment(self._snapshot_records(live))
         self._has_commits = False
         self.log.drop_segments(keep=live)
@@ -428,9 +426,9 @@ class ArrayStore:
     def live_segments(self) -> set[int]:
         """Return the numbers of the segments that tables refer to, or that contain codecs in use."""
         numbers = {address >> 32 for address in self.codecs.values()}
-        for name, spec in self.specs.items():
-            if spec.is_table:
-                numbers.update(segments_of(self.arrays[name]))
+        tables = [self.arrays[name] for name, spec in self.specs.items() if spec.is_table]
+        for table in (*tables, *self.log.live_tables()):  # that of the last row, too
+            numbers.update(segments_of(table))
         return numbers
 
     def copy_to(self, folder: Path) -> None:
@@ -460,5 +458,5 @@ class ArrayStore:
 
         They are opened again when they are read, or written to after :meth:`Log.acquire`.
         """
-        self.slots.reader.drop_cached(())
+        self.log.drop_cached(())
         self.log.close()

@@ -21,13 +21,13 @@ import secrets
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.segment_log import Claim
 from sb3_compressed.arrays.slot_format import CHECKSUM_NBYTES
-from sb3_compressed.arrays.slot_log import Claim, KeptSlots
+from sb3_compressed.arrays.slot_log import SlotLog
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.registry import codec_from_config
 from sb3_compressed.common.interrupts import deferred_interrupts
@@ -63,7 +63,7 @@ OF_ANOTHER = "it belongs to another buffer, or to a copy of this one that was ch
 SEGMENT_NAME = re.compile(r"([0-9]{8})\.log")
 
 
-class Log:
+class Log(SlotLog):
     """The segments of a folder, open for reading or, by one process at a time, for writing.
 
     Use :meth:`create` or :meth:`open`.
@@ -73,15 +73,16 @@ class Log:
     """
 
     checksum_nbytes = CHECKSUM_NBYTES
+    is_in_memory = False
+    segments: dict[int, Segment]
 
     def __init__(self, folder: Path, lock: FolderLock | None) -> None:
+        super().__init__()
         self.folder = folder.absolute()  # the working directory may change
         #: Memory for the next slots and payloads.
         self._reserved = np.empty(0, np.uint8)
-        #: See :class:`~.slot_log.SlotLog`.
-        self.n_deletions = 0
         #: The open segments, by number.
-        self.segments: dict[int, Segment] = {}
+        self.segments = {}
         #: The ids of the segments that the state refers to or that follow its snapshot, by number.
         self.ids: dict[int, int] = {}
         self._last: Segment | None = None
@@ -92,7 +93,9 @@ class Log:
         self._lock = lock
         #: A random number that all segments of a log, and of its copies, have in common.
         self.identity = secrets.randbits(64)
-        self._keepers: WeakSet[Any] = WeakSet()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(f"cannot pickle or copy the log of {self.folder}, which is locked: pickle or copy the buffer")
 
     # -- opening ---------------------------------------------------------------------------------------------
 
@@ -203,7 +206,7 @@ class Log:
     # -- segments --------------------------------------------------------------------------------------------
 
     @property
-    def last(self) -> Segment:
+    def last(self) -> Segment:  # type: ignore[override]
         """The last segment, for reading."""
         assert self._last is not None
         return self._last
@@ -221,11 +224,6 @@ class Log:
                 raise CorruptStorage(f"{segment.path} is not the file of this state: {OF_ANOTHER}")
             self.segments[number] = segment
         return segment
-
-    @property
-    def mapped_segments(self) -> dict[int, Segment]:
-        """The open segments, by number."""
-        return self.segments
 
     def open_segment(self, number: int) -> Segment:
         """Open a file of the folder.
@@ -272,28 +270,24 @@ class Log:
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def keep_slots(self) -> KeptSlots:
-        """Return a block in which no segment is deleted; see :meth:`.SlotLog.keep_slots`."""
-        return KeptSlots(self._keepers)
-
     def reserve(self, nbytes: int = 0) -> tuple[Segment, NDArray[np.uint8], int]:
-        """Return memory for slots and payloads that :meth:`append_reserved` writes; see :meth:`.SlotLog.reserve`."""
+        """Return memory for slots and payloads that :meth:`append_reserved` writes; see :meth:`.SegmentLog.reserve`."""
         segment = self.segment_to_write()
         if max(nbytes, MIN_RESERVED_NBYTES) > self._reserved.size:
             self._reserved = np.empty(max(nbytes, MIN_RESERVED_NBYTES), np.uint8)
         return segment, self._reserved, 0
 
     def append_reserved(self, nbytes: int) -> None:
-        """Append slots and payloads to the last segment; see :meth:`.SlotLog.append_reserved`."""
+        """Append slots and payloads to the last segment; see :meth:`.SegmentLog.append_reserved`."""
         self.last.append(SLOTS, self._reserved[:nbytes].tobytes())
 
     def claim(self, nbytes: int) -> Claim:
-        """Return memory for slots and payloads that :meth:`append_claimed` writes; see :meth:`.SlotLog.claim`."""
+        """Return memory for slots and payloads that :meth:`append_claimed` writes; see :meth:`.SegmentLog.claim`."""
         segment = self.segment_to_write()
         return Claim(segment, segment.next_offset, np.empty(nbytes, np.uint8))
 
     def append_claimed(self, claim: Claim, nbytes: int, copy_nbytes: int = 0) -> None:
-        """Append slots and payloads to the last segment; see :meth:`.SlotLog.append_claimed`.
+        """Append slots and payloads to the last segment; see :meth:`.SegmentLog.append_claimed`.
 
         :raises StorageError: if something else was appended since they were claimed, as by a handler of a signal
         """
@@ -301,10 +295,6 @@ class Log:
             raise StorageError(f"{self.folder} was written to in the middle of a copy; nothing was copied")
         if nbytes:
             self.last.append(SLOTS, claim.room[:nbytes].tobytes())
-
-    def has_segments(self, references: NDArray[np.int64]) -> bool:
-        """Return whether no segment of some slots was deleted."""
-        return all(number in self.ids for number in np.unique(references[references != 0] >> 32).tolist())
 
     def append_codec(self, codec: Codec) -> int:
         """Append a codec to the last segment, and return its offset."""
@@ -390,9 +380,8 @@ class Log:
         while slots are copied, and on Windows files that are open.
         """
         self._check_writable()
-        if self._keepers:
+        if self.keeps_slots:
             return
-        self.n_deletions += 1
         for number in {*self.segments, *self.ids, *segment_numbers(self.folder)}:
             if number not in keep and number < self._snapshot:
                 if number in self.segments:

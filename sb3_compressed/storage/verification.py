@@ -72,7 +72,7 @@ def damaged_slots(store: ArrayStore, table: str) -> dict[int, str]:
     for start in range(0, len(addresses), SLOTS_AT_ONCE):
         chunk = addresses[start : start + SLOTS_AT_ONCE]
         try:
-            store.slots.reader.gather(chunk, 0)
+            store.log.gather(chunk, 0)
         except CorruptPayload:
             found |= {int(each): reason for each in chunk if (reason := _damage(store, each)) is not None}
     return found
@@ -81,7 +81,7 @@ def damaged_slots(store: ArrayStore, table: str) -> dict[int, str]:
 def _damage(store: ArrayStore, address: np.int64) -> str | None:
     """Return what is wrong with a slot, ``None`` if it can be read."""
     try:
-        store.slots.reader.gather(np.array([address]), 0)
+        store.log.gather(np.array([address]), 0)
     except CorruptPayload as error:
         return error.reason
     return None
@@ -92,7 +92,7 @@ def damaged_codecs(store: ArrayStore) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, address in store.codecs.items():
         try:
-            store.slots.reader.codec(address)
+            store.log.codec(address)
         except CorruptStorage as error:  # noqa: PERF203  # there are few
             found[name] = str(error)
     return found

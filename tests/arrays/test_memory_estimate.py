@@ -20,14 +20,14 @@ def filled(transitions: list[Transition], codec: str, rows: int = ROWS) -> list[
     observations = CompressedArray((rows, *first.shape), first.dtype, codec)
     arrays = [observations, observations.new_sharing_frames()]
     for step, transition in enumerate(transitions):
-        rows_of_slots = observations.encode_rows(transition.obs, transition.next_obs)
+        rows_of_slots = observations.stream.append(transition.obs, transition.next_obs)
         for array, row in zip(arrays, rows_of_slots, strict=True):
             array.write_encoded(step % rows, row)
     return arrays
 
 
 def estimate(arrays: list[CompressedArray], begin: int, n_rows: int, max_slots: int = 8192) -> MemoryEstimate:
-    return arrays[0].store.estimate([array.references for array in arrays], begin, n_rows, max_slots)
+    return arrays[0].stream.estimate([array.references for array in arrays], begin, n_rows, max_slots)
 
 
 def exact_payloads(arrays: list[CompressedArray]) -> tuple[int, int, int]:
@@ -50,6 +50,6 @@ def test_an_estimate_of_some_slots_is_close_to_all(stream: Any, codec: str) -> N
     arrays = filled(stream[3], codec)
     found = estimate(arrays, len(stream[3]) % ROWS, ROWS, max_slots=ROWS * 2)  # a quarter of them
     payload_nbytes, n_payloads, n_frames = exact_payloads(arrays)
-    assert found.nbytes == pytest.approx(arrays[0].store.nbytes(*[array.references for array in arrays]), rel=0.2)
+    assert found.nbytes == pytest.approx(arrays[0].stream.nbytes(*[array.references for array in arrays]), rel=0.2)
     assert found.payload_nbytes == pytest.approx(payload_nbytes, rel=0.2)
     assert found.n_payloads / found.n_frames == pytest.approx(n_payloads / n_frames, rel=0.2)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed import CompressedArray, CorruptPayload, StorageError
 from sb3_compressed.arrays import memory_log
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.memory_log import MemoryLog
 
 SHAPE = 4, 20, 20
 
@@ -36,7 +36,7 @@ def test_a_ring_frees_what_it_overwrites(codec: str, n_envs: int) -> None:
     array = CompressedArray((30, n_envs, *SHAPE), np.uint8, codec, frame_stack=4)
     following = array.new_sharing_frames()
     for step in range(299):
-        for each, references in zip((array, following), array.encode_rows(rows[step], rows[step + 1]), strict=True):
+        for each, references in zip((array, following), array.stream.append(rows[step], rows[step + 1]), strict=True):
             each.write_encoded(step % 30, references)
         if step >= 29:
             newest = np.arange(step - 29, step + 1)
@@ -77,9 +77,9 @@ def test_copies_share_segments_and_then_differ() -> None:
     array = CompressedArray((20, 1, *SHAPE), np.uint8, "none", frame_stack=4)
     array[:] = rows[:20]
     twin = copy.deepcopy(array)
-    assert isinstance(array.store, MemorySlotStore)
-    assert isinstance(twin.store, MemorySlotStore)
-    assert [*array.store.log.segments.values()] == [*twin.store.log.segments.values()]
+    assert isinstance(array.stream.log, MemoryLog)
+    assert isinstance(twin.stream.log, MemoryLog)
+    assert [*array.stream.log.segments.values()] == [*twin.stream.log.segments.values()]
     for row in range(20):
         array[row], twin[row] = rows[20 + row], rows[19 - row]
     np.testing.assert_array_equal(array, rows[20:])
@@ -108,8 +108,8 @@ def test_of_the_last_row_a_segment_begins_with_what_is_continued(n_repeated: int
     np.testing.assert_array_equal(array, items)
     n_copied = n_repeated * 60  # at most: in each row, as if each had its own segment
     n_items = n_repeated + (n_envs - n_repeated) * 60
-    assert isinstance(array.store, MemorySlotStore)
-    assert array.store.log.nbytes <= (n_items + n_copied) * (300 + 8 + 8)
+    assert isinstance(array.stream.log, MemoryLog)
+    assert array.stream.log.nbytes <= (n_items + n_copied) * (300 + 8 + 8)
 
 
 def test_views_and_results_keep_their_content() -> None:
@@ -134,7 +134,7 @@ def test_a_reset_array_does_not_lose_the_row_that_is_continued(monkeypatch: pyte
     noise = CompressedArray((10, 1, *SHAPE), np.uint8, "none", frame_stack=4)
     noise[:] = rows[:10]
     for _ in range(5):
-        array.store.free_unused()
+        array.stream.log.free_unused()
         array[0] = rows[9]  # it repeats the last row, so it needs no payload
         array[1] = rows[10]
         array[2] = rows[9]
@@ -147,7 +147,7 @@ def test_moved_slots_stay_shared() -> None:
     array = CompressedArray((400, 1, *SHAPE), np.uint8, "none", frame_stack=4)
     following = array.new_sharing_frames()
     for step in range(400):
-        for each, references in zip((array, following), array.encode_rows(rows[step], rows[step + 1]), strict=True):
+        for each, references in zip((array, following), array.stream.append(rows[step], rows[step + 1]), strict=True):
             each.write_encoded(step, references)
     before = array.references.copy(), array.nbytes
     is_shared = (following.references[::20] == array.references[1::20]).ravel()  # not where a segment begins
@@ -171,7 +171,7 @@ def test_a_codec_is_freed_with_its_payloads() -> None:
         frame[0, step % 30, : 1 + step % 7] = step % 251
         array[step % 40] = frame
         if step % 100 == 0:
-            seen.append(len([*array.store.codecs()]))
+            seen.append(len([*array.stream.log.trained_codecs()]))
     assert seen[-1] == 1
     assert max(seen) > 1
 
@@ -210,7 +210,7 @@ def test_between_rollouts_only_the_last_row_is_kept_if_that_is_worth_it(
         array[row] = rows[row]
     following = array.new_sharing_frames()
     del array
-    following.store.free_unused()
+    following.stream.log.free_unused()
     assert (following.nbytes < 2_000) == is_moved
     following[0] = rows[10]
     np.testing.assert_array_equal(following[0], rows[10])
@@ -230,7 +230,7 @@ def test_rows_that_are_encoded_but_not_yet_written_are_kept() -> None:
     array = CompressedArray((8, 1, 1100, 1000), codec="zstd3")
     for row in range(8):
         array[row] = noise[row]
-    [encoded] = array.encode_rows(noise[8])
+    [encoded] = array.stream.append(noise[8])
     for row in range(8):
         array[row] = 0
     nbytes = {array.nbytes for _ in range(3)}
@@ -258,8 +258,9 @@ def test_bytes_count_not_slots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def memory_segments(array: CompressedArray) -> list[memory_log.MemorySegment]:
-    assert isinstance(array.store, MemorySlotStore)
-    return [*array.store.log.segments.values()]
+    assert isinstance(array.stream.log, MemoryLog)
+    segments: list[memory_log.MemorySegment] = [*array.stream.log.segments.values()]
+    return segments
 
 
 def test_large_slots_are_moved_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

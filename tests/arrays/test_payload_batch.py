@@ -37,7 +37,7 @@ def filled(codec: str) -> CompressedArray:
 
 
 def batch_of(array: CompressedArray, rows: Any = slice(None)) -> PayloadBatch:
-    return array.store.gather(array.references[rows, 0].copy(), array.n_frames)
+    return array.stream.gather(array.references[rows, 0].copy())
 
 
 def by_digest(codecs: Any) -> dict[bytes, Codec]:
@@ -126,7 +126,7 @@ def test_a_batch_is_decoded_in_a_spawned_process() -> None:
             batch = batch_of(array)
             assert not batch.is_uniform
             assert len(batch.codecs) > 1 or codec == "zstd3", "trained codecs"
-            arguments = batch.pack(), list(batch.codecs), array._encoder.layout
+            arguments = batch.pack(), list(batch.codecs), array.layout
             assert pool.apply(decoded_in_another_process, arguments) == np.array(array).tobytes(), codec
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from interrupts import bytecodes, call_within, evenly
 from numpy.typing import NDArray
-from slot_objects import Slot, batch_of, load_slots, write_slots
+from slot_objects import LogOfCodec, Slot, batch_of, load_slots, write_slots
 from storage.folders import damage, names
 from storage.slot_logs import assert_same_slots, new_log
 
@@ -23,17 +23,15 @@ from sb3_compressed import CompressedArray, CompressedReplayBuffer, load_checkpo
 from sb3_compressed.arrays import memory_log, slot_copying
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.memory_log import MemoryLog
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_copying import copying_kernels
 from sb3_compressed.arrays.slot_format import OFFSET, PAYLOAD_HEADER, SLOT_HEADER
-from sb3_compressed.arrays.slot_store import SlotStore
+from sb3_compressed.arrays.slot_log import SlotLog
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.storage import array_store, segment
-from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.log import Log
 
 N_ROWS, N_ENVS = 200, 2
@@ -57,16 +55,15 @@ def stacks() -> NDArray[np.uint8]:
 class Filled(NamedTuple):
     """A store with stacks of frames, except the last rows, which were not written."""
 
-    store: SlotStore
+    store: LogOfCodec
     references: NDArray[np.int64]
     items: NDArray[np.uint8]
     encoder: FrameEncoder
 
-    def decoded(self, store: SlotStore, references: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def decoded(self, store: LogOfCodec, references: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Decode slots of another store."""
-        out = np.empty((references.size, *self.encoder.item_shape), np.uint8)
-        store.read_into(out, references.reshape(-1), self.encoder)
-        return out.reshape(*references.shape, *self.encoder.item_shape)
+        items: NDArray[np.uint8] = store.log.read(references.reshape(-1), self.encoder, np.dtype(np.uint8))
+        return items.reshape(*references.shape, *self.encoder.item_shape)
 
 
 class Stores:
@@ -76,17 +73,17 @@ class Stores:
         self._folder = folder
         self.logs: list[Log] = []
 
-    def new(self, kind: str, codec: Codec) -> SlotStore:
+    def new(self, kind: str, codec: Codec) -> LogOfCodec:
         if kind == "memory":
-            return MemorySlotStore(codec)
+            return LogOfCodec(MemoryLog(), codec)
         self.logs.append(new_log(self._folder / str(len(self.logs))))
-        return FolderSlotStore(self.logs[-1]).for_codec(codec)
+        return LogOfCodec(self.logs[-1], codec)
 
     def filled(self, kind: str, codec: str) -> Filled:
         """Return a store with stacks of frames in several segments; codecs are trained after the first ones."""
         items = np.concatenate([stacks(), np.zeros((5, N_ENVS, 4, 16, 16), np.uint8)])
         store = self.new(kind, get_codec(codec))
-        array = CompressedArray(items.shape, codec=codec, frame_stack=4, new_store=lambda _: store)
+        array = CompressedArray(items.shape, codec=codec, frame_stack=4, new_log=lambda _: store.log)
         for row in range(N_ROWS):
             array[row] = items[row]
             if kind == "folder" and row in (80, 150):
@@ -97,7 +94,7 @@ class Stores:
         table[...] = array.references
         return Filled(store, table, items, encoder)
 
-    def target(self, kind: str, filled: Filled) -> SlotStore:
+    def target(self, kind: str, filled: Filled) -> LogOfCodec:
         return filled.store if kind == "itself" else self.new(kind, filled.encoder.codec)
 
 
@@ -120,12 +117,13 @@ def set_sizes(monkeypatch: pytest.MonkeyPatch, call_nbytes: int = 1 << 9, segmen
     monkeypatch.setattr(memory_log, "MIN_NBYTES", segment_nbytes)
 
 
-def end_of(store: SlotStore) -> int:
+def end_of(store: LogOfCodec) -> int:
     """Return where the last segment ends."""
-    return store.log.last.next_offset
+    next_offset: int = store.log.last.next_offset
+    return next_offset
 
 
-def part_nbytes(store: SlotStore, references: NDArray[np.int64], prefix: int) -> int:
+def part_nbytes(store: LogOfCodec, references: NDArray[np.int64], prefix: int) -> int:
     """Return the bytes of slots and their payloads, each once, with checksums of so many bytes."""
     batch = store.gather(np.unique(references[references != 0]), 0)
     payloads = np.unique(batch.payloads.places[:, :2], axis=0)
@@ -229,7 +227,7 @@ def test_nothing_is_copied_of_slots_that_were_not_written(stores: Stores) -> Non
         copies = target.copier_from(filled.store).copy(np.zeros(shape, np.int64))
         assert copies.shape == shape
         assert not copies.any()
-    assert target.nbytes() == 0
+    assert target.log.memory_nbytes == 0
 
 
 def test_a_slot_may_be_larger_than_a_call_and_a_segment(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,18 +281,18 @@ def test_any_slots_are_copied(
     with pytest.MonkeyPatch.context() as patch:
         set_sizes(patch, sizes[0], sizes[1])
         patch.setattr(slot_copying, "MAX_ENTRIES", sizes[2])
-        source, target = (any_store(kind, folders(number)) for number, kind in enumerate(route))
+        source, target = (any_log(kind, folders(number)) for number, kind in enumerate(route))
         references = source.new_table((len(slots),))
         references[: len(slots) // 2] = write_slots(source, slots[: len(slots) // 2])
-        if new_segments and isinstance(source.log, Log):
-            source.log.begin_segment()
+        if new_segments and isinstance(source, Log):
+            source.begin_segment()
         references[len(slots) // 2 :] = write_slots(source, slots[len(slots) // 2 :])
         copier = target.copier_from(source)
         copies = []
         for call in calls:
             copies.append(copier.copy(references[call]))
-            if new_segments and isinstance(target.log, Log):
-                target.log.begin_segment()
+            if new_segments and isinstance(target, Log):
+                target.begin_segment()
         for call, found in zip(calls, copies, strict=True):
             assert_same_slots(load_slots(target, found), [slots[k] for k in call])
 
@@ -307,13 +305,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int]
         log.close()
 
 
-def any_store(kind: str, log: Log) -> SlotStore:
-    """Return a store of slots of any trainable codecs, and of none."""
-    if kind == "folder":
-        return FolderSlotStore(log)
-    store = MemorySlotStore(get_codec("none"))
-    store.codec = None
-    return store
+def any_log(kind: str, log: Log) -> SlotLog:
+    """Return a log for slots of any trainable codecs, and of none."""
+    return log if kind == "folder" else MemoryLog()
 
 
 # -- damage --------------------------------------------------------------------------------------------------
@@ -328,7 +322,7 @@ class Damaged(NamedTuple):
     :param message: what the error says of the first one
     """
 
-    store: SlotStore
+    store: LogOfCodec
     references: NDArray[np.int64]
     is_damaged: NDArray[np.bool_]
     message: str
@@ -365,7 +359,7 @@ def damaged_folder(part: str, filled: Filled, log: Log) -> Damaged:
     reader = Log.open(log.folder)
     reader.ids = log.ids
     reader.set_chain([reader.open_segment(1)])
-    return Damaged(FolderSlotStore(reader).for_codec(filled.encoder.codec), references, is_damaged, message)
+    return Damaged(LogOfCodec(reader, filled.encoder.codec), references, is_damaged, message)
 
 
 def payloads_of_slot(data: NDArray[np.uint8], slot: int) -> list[int]:
@@ -394,7 +388,8 @@ def test_damage_is_named(part: str, target_kind: str, stores: Stores) -> None:
     is_copied = copies != 0
     np.testing.assert_array_equal(is_copied, whole != 0)
     np.testing.assert_array_equal(filled.decoded(target, copies)[is_copied], filled.items[is_copied])
-    found.store.log.close()  # type: ignore[attr-defined]
+    assert isinstance(found.store.log, Log)
+    found.store.log.close()
 
 
 @pytest.mark.parametrize(("kind", "target_kind"), ROUTES)
@@ -453,16 +448,14 @@ def test_nothing_is_freed_or_moved_in_memory_while_a_copier_lives(
     filled.references[::20] = kept
     n_segments = len(log.segments), len(target_log.segments)
     assert min(n_segments) > 2
-    for store in (filled.store, target):
-        store.free_unused()
     for each in (log, target_log):
-        each.compact()
+        each.free_unused()
     assert (len(log.segments), len(target_log.segments)) == n_segments
     np.testing.assert_array_equal(filled.references[::20], kept)
     copies = np.concatenate([copies, copier.copy(references[100:])])
     np.testing.assert_array_equal(filled.decoded(target, copies), filled.items)
     del copier
-    log.compact()
+    log.free_unused()
     target_log.free_unused()
     assert (filled.references[::20] != kept).any()
     assert len(log.segments) < n_segments[0]
@@ -482,7 +475,7 @@ def test_no_file_is_deleted_while_a_copier_lives(is_source: bool, stores: Stores
     assert {*before} < {*names(log.folder)}
     copies = np.concatenate([copies, copier.copy(source.references[100:])])
     np.testing.assert_array_equal(source.decoded(target, copies), source.items)
-    target.reader.drop_cached([])  # Windows does not delete what is mapped
+    target.log.drop_cached([])  # Windows does not delete what is mapped
     del copier
     log.begin_segment([])
     log.drop_segments([])
@@ -501,7 +494,7 @@ def test_items_of_a_batch_are_appended_as_copies_are(kind: str, target_kind: str
     batch = filled.store.gather(filled.references.reshape(-1), 4)
     target = stores.target(target_kind, filled)
     references = target.new_table((len(items),))
-    references[:] = target.writer.append_items(batch, items)
+    references[:] = target.append_items(batch, items)
     assert_same_slots(load_slots(target, references), load_slots(filled.store, filled.references).reshape(-1)[items])
     np.testing.assert_array_equal(references == 0, filled.references.reshape(-1)[items] == 0)
 
@@ -512,12 +505,12 @@ def test_items_take_as_many_bytes_as_copies(kind: str, codec: str, stores: Store
     filled = stores.filled("memory", codec)
     appended, copied = (stores.new(kind, filled.encoder.codec) for _ in range(2))
     batch = filled.store.gather(filled.references.reshape(-1), 4)
-    appended.writer.append_items(batch, np.arange(batch.n_items))
+    appended.append_items(batch, np.arange(batch.n_items))
     copied.copier_from(filled.store).copy(filled.references)
     assert abs(end_of(appended) - end_of(copied)) <= (0 if kind == "memory" else 100)  # headers of records
 
 
-def row_before(slots: list[Slot], kind: str, stores: Stores) -> tuple[SlotStore, NDArray[np.int64], PayloadBatch]:
+def row_before(slots: list[Slot], kind: str, stores: Stores) -> tuple[LogOfCodec, NDArray[np.int64], PayloadBatch]:
     """Return a store with a row of slots, references to them, and a batch of them at another place."""
     store = stores.new(kind, Delta(1))
     table = store.new_table((len(slots),))
@@ -532,7 +525,7 @@ ROW: list[Slot] = [(Delta(1), b"%d" % env * 40, b"shared" * 9) for env in range(
 def test_a_row_that_repeats_the_row_before_is_not_written_again(kind: str, stores: Stores) -> None:
     store, before, batch = row_before(ROW, kind, stores)
     end = end_of(store)
-    found = store.writer.append_items(batch, np.array([0, 1, 2, 1, 0]), before)
+    found = store.append_items(batch, np.array([0, 1, 2, 1, 0]), before)
     np.testing.assert_array_equal(found, before[[0, 1, 2, 1, 0]])
     assert end_of(store) == end
 
@@ -542,7 +535,7 @@ def test_a_row_shares_payloads_with_the_row_before(kind: str, stores: Stores) ->
     store, before, _ = row_before(ROW, kind, stores)
     following: list[Slot] = [(slot[0], slot[1], b"new %d" % env * 30) for env, slot in enumerate(ROW)]  # type: ignore[index]
     end = end_of(store)
-    found = store.writer.append_items(batch_of(following, 2), np.arange(3), before)
+    found = store.append_items(batch_of(following, 2), np.arange(3), before)
     prefix = store.log.checksum_nbytes
     expected = 3 * (prefix + SLOT_HEADER + 8) + 3 * (prefix + PAYLOAD_HEADER + 150)
     assert expected <= end_of(store) - end <= expected + (0 if kind == "memory" else 40)
@@ -566,7 +559,7 @@ def test_a_row_shares_payloads_with_the_row_before(kind: str, stores: Stores) ->
 )
 def test_other_items_are_not_taken_for_those_of_the_row_before(kind: str, slots: list[Slot], stores: Stores) -> None:
     store, before, _ = row_before(ROW, kind, stores)
-    found = store.writer.append_items(batch_of(slots, 3), np.arange(3), before)
+    found = store.append_items(batch_of(slots, 3), np.arange(3), before)
     assert_same_slots(load_slots(store, found), slots)
     assert not {*found.tolist()} & {*before.tolist()}
 
@@ -578,11 +571,11 @@ def test_references_of_the_row_before_may_be_of_any_segment(kind: str, stores: S
     number, end = int(before[0]) >> 32, end_of(store)
     table = store.new_table((3,))
     for wrong in (0, -1, 99, (number + 1) << 32 | 8, number << 32 | OFFSET, number << 32 | end - 5, (1 << 63) - 1):
-        table[:] = store.writer.append_items(batch, np.arange(3), np.array([wrong] * 3))
+        table[:] = store.append_items(batch, np.arange(3), np.array([wrong] * 3))
         assert_same_slots(load_slots(store, table), ROW)
         assert end_of(store) > end
     for at in range(0, 60):  # what is no slot
-        table[:] = store.writer.append_items(batch, np.arange(3), np.array([number << 32 | at] * 3))
+        table[:] = store.append_items(batch, np.arange(3), np.array([number << 32 | at] * 3))
         assert_same_slots(load_slots(store, table), ROW)
 
 
@@ -668,7 +661,7 @@ def test_single_items_beside_whole_rows_share_frames() -> None:
         frames = rng.integers(0, 256, (105, 2, 40, 40), np.uint8)
         for row in range(100):
             obs, next_obs = (frames[first : first + 4].swapaxes(0, 1) for first in (row, row + 1))
-            for each, references in zip((array, following), array.encode_rows(obs, next_obs), strict=True):
+            for each, references in zip((array, following), array.stream.append(obs, next_obs), strict=True):
                 each.write_encoded(row, references)
             if has_items and row % 5 == 0:
                 following[row, 1] = next_obs[1]
@@ -691,7 +684,7 @@ def test_writing_within_compaction() -> None:
         return array
 
     array = sparse()
-    found = bytecodes(array.store.free_unused)
+    found = bytecodes(array.stream.log.free_unused)
     # Since Python 3.11, no handler is called within the lines that change `next_offset`.
     names = "copy_distinct", "_copy_from_segment", "_move_slots", "reserve"
     expected = np.where(kept[:, np.newaxis, np.newaxis, np.newaxis], content, content[0])
@@ -702,5 +695,5 @@ def test_writing_within_compaction() -> None:
         def handler(array: CompressedArray = array) -> None:
             array[5] = new
 
-        call_within(array.store.free_unused, at, handler)
+        call_within(array.stream.log.free_unused, at, handler)
         np.testing.assert_array_equal(array, expected)

@@ -75,7 +75,7 @@ def test_items_with_another_number_of_frames_are_not_continued() -> None:
     encoder = FrameEncoder(SHAPE, np.dtype(np.uint8), array.codec, LAYOUT)
     payloads = encoder.codec.encode_batch(ITEMS[3:4, 0])
     with pytest.raises(StorageError, match="items of 4 frames cannot continue items of another number"):
-        array.store.writer.append(array.references[2], np.array([[1]]), payloads, encoder)
+        array.stream.log.append(array.references[2], np.array([[1]]), payloads, encoder)
     np.testing.assert_array_equal(array[3:, 0], ITEMS[3:])
 
 
@@ -129,5 +129,5 @@ def test_slots_with_missing_payloads_are_reported_despite_right_checksums(codec:
 def test_references_need_not_be_contiguous(codec: str) -> None:
     array, out = filled(codec), np.empty((4, *SHAPE), np.uint8)
     for step in (2, -2):
-        decode(array.store.gather(array.references[::step, 0], 4), LAYOUT, out)
+        decode(array.stream.gather(array.references[::step, 0]), LAYOUT, out)
         np.testing.assert_array_equal(out, ITEMS[::step])

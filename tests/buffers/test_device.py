@@ -34,10 +34,11 @@ from sb3_compressed import (
     save_checkpoint,
 )
 from sb3_compressed.arrays import memory_log
-from sb3_compressed.arrays.device_slot_store import DeviceSlotStore, device_store
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.device_log import DeviceLog, new_device_log
+from sb3_compressed.arrays.memory_log import MemoryLog
 from sb3_compressed.buffers import array_factory
 from sb3_compressed.buffers.resize import resize
+from sb3_compressed.codecs import get_codec
 
 if compiler() is None:
     pytest.skip("there is no C++ compiler: c++, or what CXX names", allow_module_level=True)
@@ -58,10 +59,10 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
 def _emulated_device(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the memory of the process be that of a device, in small segments."""
 
-    def emulated_store(device: th.device, item_nbytes: int) -> Any:
-        return partial(DeviceSlotStore, item_nbytes=item_nbytes, device=device, launch=emulator.launch)
+    def emulated_log(device: th.device) -> Any:
+        return partial(DeviceLog, device, launch=emulator.launch)
 
-    monkeypatch.setattr(array_factory, "device_store", emulated_store)
+    monkeypatch.setattr(array_factory, "new_device_log", emulated_log)
     for name in ("MIN_NBYTES", "MAX_NBYTES"):
         monkeypatch.setattr(memory_log, name, 32_768)
 
@@ -139,7 +140,7 @@ def test_arrays_of_another_dtype_are_on_the_device(dtype: Any) -> None:
         for name in ("observations", "next_observations"):
             setattr(buffer, name, np.zeros(getattr(buffer, name).shape, dtype))
         add_all(recorded("atari")[-1][30:60], buffer)
-    assert isinstance(ours.observations.store, DeviceSlotStore)
+    assert isinstance(ours.observations.stream.log, DeviceLog)
     assert_same_batch(*same_draws(lambda: ours.sample(32), lambda: theirs.sample(32), seed=0))
 
 
@@ -231,9 +232,9 @@ def test_final_weights_are_bit_identical() -> None:
 @pytest.mark.parametrize("n_added", [0, 300])
 def test_copies_and_pickles_are_in_memory(n_added: int) -> None:
     buffer, others = on_device("atari", n_added, 200), filled("atari", 250, 200)
-    assert buffer.observations.store.is_on_device
+    assert buffer.observations.stream.log.is_on_device
     for twin in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
-        assert type(twin.observations.store) is MemorySlotStore
+        assert type(twin.observations.stream.log) is MemoryLog
         np.testing.assert_array_equal(twin.observations, buffer.observations)
         if n_added:
             assert_same_samples(twin, buffer)
@@ -306,7 +307,7 @@ def test_overwritten_rows_are_freed_on_the_device() -> None:
         add_all(transitions, buffer)
         sizes.append(buffer_statistics(buffer).device_memory_nbytes)
     assert max(sizes) < 1.5 * sizes[0]
-    on_host = [segment.is_on_host for segment in buffer.observations.store.log.segments.values()]
+    on_host = [segment.is_on_host for segment in buffer.observations.stream.log.segments.values()]
     assert sum(on_host) <= 2, "the others are on the device alone"
 
 
@@ -316,7 +317,7 @@ def test_overwritten_rows_are_freed_on_the_device() -> None:
 def test_a_damaged_payload_is_reported_by_a_later_batch() -> None:
     buffer = on_device("atari", 100, 200)
     buffer.sample(8)
-    log = buffer.observations.store.log
+    log = buffer.observations.stream.log
     for segment in log.segments.values():
         segment.block.fill_(255)
     damaged = buffer.sample(8)
@@ -347,7 +348,7 @@ def test_errors_of_a_device_say_what_is_lost(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(buffer.observations.store._decoder, "_launch", fail)
+        patch.setattr(buffer.observations.stream.log._decoder, "_launch", fail)
         with pytest.raises(converted, match=message) as caught:
             buffer.sample(8)
     assert caught.type is converted
@@ -361,9 +362,9 @@ def test_codecs_that_a_device_cannot_decode_are_refused(method: str) -> None:
 
 
 def test_the_cpu_needs_no_device() -> None:
-    assert device_store(CPU, 100) is MemorySlotStore
+    assert type(new_device_log(CPU)(get_codec("none"))) is MemoryLog
     with pytest.raises(ValueError, match="got device='mps'"):
-        device_store(th.device("mps"), 100)
+        new_device_log(th.device("mps"))
 
 
 def test_vectors_stay_plain_arrays() -> None:
@@ -377,7 +378,7 @@ def test_resized_buffers_stay_on_the_device() -> None:
     for buffer in buffers:
         resize(buffer, 400 * buffer.n_envs)
         add_all(recorded("atari")[-1][150:250], buffer)
-    assert buffers[0].observations.store.is_on_device
+    assert buffers[0].observations.stream.log.is_on_device
     assert_same_samples(*buffers)
 
 
@@ -431,7 +432,7 @@ def test_hindsight_replay_computes_rewards_of_pictures() -> None:
         for buffer in buffers:
             buffer.add(observation, following, action, rewards, dones, infos)
         observation = following
-    assert buffers[0].observations["achieved_goal"].store.is_on_device
+    assert buffers[0].observations["achieved_goal"].stream.log.is_on_device
     assert_same_samples(*buffers)
 
 
@@ -461,7 +462,7 @@ def test_earlier_batches_keep_no_rollout() -> None:
         sizes.append(buffer_statistics(buffer).device_memory_nbytes)
         buffer.reset()
     assert max(sizes[4:]) < 2 * max(sizes[:4])
-    log = weakref.ref(buffer.observations.store.log)
+    log = weakref.ref(buffer.observations.stream.log)
     del buffer
     assert log() is None, "without garbage collection"
 
@@ -472,10 +473,10 @@ def test_what_numpy_reads_stays_on_the_device() -> None:
     for _ in range(5):
         buffer.sample_sequences(8, 12)
     save = copy.deepcopy(buffer)
-    store = buffer.observations.store
-    mapped = sum(len(block) for block in store.reader._table[0])
-    assert mapped <= sum(len(segment.bytes) for segment in store.log.mapped_segments.values())
-    assert len(store.log.mapped_segments) <= 2 < len(store.log.segments)
+    log = buffer.observations.stream.log
+    mapped = sum(len(block) for block in log._mapped[0])
+    assert mapped <= sum(len(segment.bytes) for segment in log.mapped_segments.values())
+    assert len(log.mapped_segments) <= 2 < len(log.segments)
     assert_same_samples(save, buffer)
 
 
@@ -500,4 +501,4 @@ def test_an_interrupt_leaves_no_segment_half_changed() -> None:
         add_all(stream[: buffer.pos], expected)
         add_all(stream[buffer.pos : 80], buffer, expected)
         assert_same_batch(*same_draws(partial(buffer.sample, 64), partial(expected.sample, 64), seed=0))
-        buffer.observations.store._decoder.check()
+        buffer.observations.stream.log._decoder.check()

@@ -39,7 +39,7 @@ def test_statistics_of_images_in_memory_are_correct(stream: Stream, n_steps: int
     assert found.observations_nbytes == buffer.observations_nbytes
     assert found.memory_nbytes == round(buffer.observations_nbytes + others_nbytes(buffer) * rows / SIZE)
     codec = buffer.observations.codec  # may have been trained after the last payload
-    is_used = any(codec is used for used in buffer.observations.store.codecs())
+    is_used = any(codec is used for used in buffer.observations.stream.log.trained_codecs())
     assert found.loaded_memory_nbytes == found.memory_nbytes + (0 if is_used else codec.nbytes)
     assert found.raw_observations_nbytes == buffer.raw_observations_nbytes * rows // SIZE
     assert found.raw_memory_nbytes == round((buffer.raw_observations_nbytes + others_nbytes(buffer)) * rows / SIZE)

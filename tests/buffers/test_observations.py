@@ -27,7 +27,7 @@ def pair() -> Pair:
     following = array.new_sharing_frames()
     plain = np.stack([np.swapaxes(frames[row : row + 4], 0, 1) for row in range(N_ROWS + 1)])
     for row in range(N_ROWS):
-        for each, references in zip((array, following), array.encode_rows(plain[row], plain[row + 1]), strict=True):
+        for each, references in zip((array, following), array.stream.append(plain[row], plain[row + 1]), strict=True):
             each.write_encoded(row, references)
     return array, following, plain[:-1], plain[1:]
 

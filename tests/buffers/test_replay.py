@@ -23,7 +23,6 @@ from sb3_compressed import (
     available_codecs,
 )
 from sb3_compressed.arrays.memory_log import MIN_NBYTES
-from sb3_compressed.buffers import replay
 from sb3_compressed.buffers.buffer_from_store import LOADABLE_CLASSES, loadable_class
 
 ROWS = 70  # an odd number of laps fits into the recorded steps
@@ -147,5 +146,3 @@ def test_the_folders_of_all_classes_can_be_loaded() -> None:
     names = {name for name in sb3_compressed.buffers.__all__ if name.endswith("ReplayBuffer")} - {"MixedReplayBuffer"}
     assert {*LOADABLE_CLASSES} == names
     assert all(loadable_class(name) is getattr(sb3_compressed, name) for name in names)
-    # Pickles up to version 0.3 import all of them from one module.
-    assert all(getattr(replay, name) is getattr(sb3_compressed, name) for name in names)

@@ -390,23 +390,6 @@ def test_copies_and_pickles_contain_the_sampler(duplicate: Any) -> None:
     np.testing.assert_array_equal(other.sampler.values, values)
 
 
-@pytest.mark.parametrize("n_unreported", [0, 3, 10, 13])
-def test_samplers_in_pickles_of_030_are_informed_of_what_they_missed(n_unreported: int) -> None:
-    """There, samplers were informed of new transitions before the next draw."""
-    buffer = cart(14, WeightedSampler())
-    buffer.update_priorities(np.arange(40), np.full(40, 9.0))
-    bound = buffer.bound_sampler
-    state = {name: getattr(bound, name) for name in ("sampler", "n_rows", "n_envs", "n_skipped_updates")}
-    numbers = {"n_written": 14, "_n_synced": 14 - n_unreported, "_pos": 7, "_is_full": True, "_is_behind": False}
-    bound.__setstate__({**state, **numbers, "configured": bound.configuration})
-    buffer.sample(1)
-    new = (14 - 1 - np.arange(n_unreported)) % 10
-    expected = np.full((10, 4), 9.0)
-    expected[new] = 1.0
-    np.testing.assert_array_equal(buffer.sampler.values, expected.reshape(-1))
-    assert buffer.sampler.is_valid.all()
-
-
 def test_take_over_takes_the_sampler_of_the_other_buffer() -> None:
     buffer, other = (cart(n_steps, WeightedSampler()) for n_steps in (23, 14))
     other.update_priorities(np.arange(40), np.arange(40.0))

@@ -152,7 +152,7 @@ def encode(arrays: Arrays) -> None:
     if isinstance(arrays[0], np.ndarray):
         arrays[0][0], arrays[1][0] = following
     else:
-        references = arrays[0].encode_rows(*following)
+        references = arrays[0].stream.append(*following)
         arrays[0].write_encoded(0, references[0])
         arrays[1].write_encoded(0, references[1])
 
@@ -162,7 +162,7 @@ def encode_what_is_repeated(arrays: Arrays) -> None:
     if isinstance(arrays[0], np.ndarray):
         arrays[0][0] = arrays[1][0] = last
     else:
-        for array, references in zip(arrays, arrays[0].encode_rows(last, last), strict=True):
+        for array, references in zip(arrays, arrays[0].stream.append(last, last), strict=True):
             array.write_encoded(0, references)
 
 
@@ -182,10 +182,6 @@ def assign_one_to_all(arrays: Arrays) -> None:
     arrays[0][3:9] = small_stacks(100, 1)[0, 0]
 
 
-def assign_through_a_view(arrays: Arrays) -> None:
-    arrays[0].reshape(-1, 4, 10, 10)[[3, 50, 9]] = small_stacks(100, 3)[:, 0]
-
-
 def read_rows(arrays: Arrays) -> None:
     np.testing.assert_array_equal(np.asarray(arrays[0][50:]), small_stacks(50, 10))
 
@@ -198,7 +194,7 @@ def ask_for_memory(arrays: Arrays) -> None:
     "use",
     [
         encode, encode_what_is_repeated, assign_row, assign_rows, assign_what_is_shared, assign_one_to_all,
-        assign_through_a_view, read_rows, ask_for_memory,
+        read_rows, ask_for_memory,
     ],
 )  # fmt: skip
 def test_asking_for_memory_within_a_use_of_arrays(use: Callable[[Arrays], None], monkeypatch: Any) -> None:
@@ -214,10 +210,11 @@ def test_asking_for_memory_within_a_use_of_arrays(use: Callable[[Arrays], None],
         return arrays
 
     arrays = mostly_unused()
-    found = bytecodes(lambda: use(arrays))
+    # What allocates segments depends on the memory that earlier calls have freed.
+    found = [at for at in bytecodes(lambda: use(arrays)) if at[0].co_name != "new_block"]
     overwrite_most(expected)
     use(expected)
-    holders = "compressed_array.py", "assigned_items.py", "frame_dedup.py", "slot_writer.py"  # of references
+    holders = "compressed_array.py", "assigned_items.py", "observation_stream.py", "frame_dedup.py", "slot_log.py"
     holding = [at for at in found if at[0].co_filename.endswith(holders)]
     points = [*evenly(found, 30), *evenly(holding, 60)] if FACTOR is None else found
     for at in points:

@@ -58,7 +58,7 @@ def test_folder_is_described(way: str, tmp_path: Path) -> None:
     # payloads that are not written in the same call may be shared.
     loaded = load_checkpoint(tmp_path / "buffer")
     others = sum(getattr(loaded, name).nbytes for name in ("actions", "rewards", "dones", "timeouts"))
-    trained = {id(each): each.nbytes for each in loaded.observations.store.codecs()}
+    trained = {id(each): each.nbytes for each in loaded.observations.stream.log.trained_codecs()}
     unused = 0 if id(loaded.observations.codec) in trained else loaded.observations.codec.nbytes
     assert found["memory_bytes"] == pytest.approx(loaded.observations_nbytes + unused + others, rel=0.01)
     assert found["memory_bytes"] > 400 * found["payload_bytes_per_transition"] + codec["learned_bytes"] + others

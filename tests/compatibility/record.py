@@ -124,7 +124,7 @@ def record_replay(folder: Path, name: str, case: cases.ReplayCase) -> None:
 def check_generations(name: str, buffer: Any) -> None:
     """Verify that the slots of a buffer name several codecs: the one before a training, and the one after it."""
     array = buffer.observations["camera"] if isinstance(buffer.observations, dict) else buffer.observations
-    codecs = {id(codec) for codec in array.store.codecs()}
+    codecs = {id(codec) for codec in array.stream.log.trained_codecs()}
     if len(codecs) < 2:
         raise SystemExit(f"{name} has payloads of one codec only; change the number of its steps")
 

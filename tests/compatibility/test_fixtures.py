@@ -1,7 +1,8 @@
 """Files that released versions wrote: they load, contain what they contained, and the work goes on with them.
 
-``record.py`` wrote them, ``compatibility_cases.py`` defines their content. ``names.txt`` of each release lists what its
-pickles import, which must stay importable under these names, whatever the modules are called today.
+``record.py`` wrote them, ``compatibility_cases.py`` defines their content. Pickles stay readable from 0.5.0 on; of
+earlier ones, there are two, which are refused. ``names.txt`` of each release lists what its pickles import, which must
+stay importable under these names, whatever the modules are called today.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import compatibility_cases as cases
 import gymnasium
 import numpy as np
 import pytest
-from stable_baselines3 import DQN
 
 from sb3_compressed import (
     BufferCheckpointCallback,
@@ -33,21 +33,25 @@ from sb3_compressed.recording import RecordBuffer
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RELEASES = sorted(folder for folder in FIXTURES.glob("*") if folder.is_dir())
-KINDS: dict[str, Any] = {
-    "replay/*.pkl.xz": cases.REPLAY,
+FOLDERS: dict[str, Any] = {
     "checkpoints/*.tar.xz": cases.CHECKPOINTS,
     "storage/*.tar.xz": cases.STORAGE,
     "killed/*.tar.xz": cases.STORAGE,
+    "mixed/*.tar.xz": cases.MIXED_RECORDED_WITH,
+    "callback/*.tar.xz": ("run",),
+}
+PICKLES: dict[str, Any] = {
+    "replay/*.pkl.xz": cases.REPLAY,
     "rollout/*.pkl.xz": cases.ROLLOUT,
     "objects/array-*.pkl.xz": cases.ARRAYS,
     "objects/codec-*.pkl.xz": cases.CODECS,
     "objects/*-report.pkl.xz": cases.REPORTS,
     "objects/recording*.pkl.xz": cases.RECORDINGS,
     "models/*.zip": cases.MODELS,
-    "mixed/*.tar.xz": cases.MIXED_RECORDED_WITH,
     "mixed/*.pkl.xz": cases.MIXED_RECORDED_WITH,
-    "callback/*.tar.xz": ("run",),
 }
+#: The releases whose pickles are loaded.
+WITH_PICKLES = [release for release in RELEASES if (release / "names.txt").exists()]
 N_MORE = 20  # more than the rows of most buffers
 
 
@@ -56,18 +60,10 @@ def name_of(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-def is_refused(path: Path) -> bool:
-    """Return whether a file is a pickle whose compressed arrays were stored as objects."""
-    if not path.name.endswith(".pkl.xz") or b"CompressedArray" not in lzma.decompress(path.read_bytes()):
-        return False
-    return "-v0.4" not in path.relative_to(FIXTURES).parts[0] or name_of(path).endswith("-of-folder")
-
-
-def fixtures(*patterns: str, refused: bool = False) -> pytest.MarkDecorator:
-    """Parametrise a test with the files of all releases that are loaded, or with those that are refused."""
+def fixtures(*patterns: str) -> pytest.MarkDecorator:
+    """Parametrise a test with the files of all releases; there are none yet of those that are pickles."""
     paths = [path for release in RELEASES for pattern in patterns for path in sorted(release.glob(pattern))]
-    paths = [path for path in paths if is_refused(path) == refused]
-    assert paths, f"there are no fixtures {patterns} in {FIXTURES}"
+    assert paths or not WITH_PICKLES, f"there are no fixtures {patterns} in {FIXTURES}"
     return pytest.mark.parametrize("path", paths, ids=lambda path: path.relative_to(FIXTURES).as_posix())
 
 
@@ -137,13 +133,12 @@ def assert_goes_on(buffer: Any, case: cases.ReplayCase, expected: cases.Arrays) 
 
 
 def test_every_compatibility_case_has_a_fixture() -> None:
-    assert RELEASES, f"there are no fixtures in {FIXTURES}"
-    for pattern, names in KINDS.items():
+    for pattern, names in {**FOLDERS, **(PICKLES if WITH_PICKLES else {})}.items():
         found = {name_of(path) for release in RELEASES for path in release.glob(pattern)}
         assert found == set(names), pattern
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+@pytest.mark.parametrize("release", WITH_PICKLES, ids=lambda release: release.name)
 def test_what_pickles_import_can_be_imported(release: Path) -> None:
     names = (release / "names.txt").read_text("utf-8").splitlines()
     assert names
@@ -174,10 +169,10 @@ def test_replay_buffers_pickled_by_earlier_versions_load(path: Path, tmp_path: P
     assert_goes_on(again, case, expected)
 
 
-@fixtures("replay/*.pkl.xz", "mixed/*.pkl.xz", "rollout/*.pkl.xz", "objects/array-*.pkl.xz", refused=True)
-def test_pickles_with_slots_as_objects_are_refused(path: Path) -> None:
+@fixtures("refused/*.pkl.xz")
+def test_pickles_of_versions_before_050_are_refused(path: Path) -> None:
     require_versions(path)
-    with pytest.raises(StorageError, match=r"version 0\.3 or earlier, or of an array in a folder of version 0\.4"):
+    with pytest.raises(StorageError, match=r"0\.5\.0"):
         pickle.loads(lzma.decompress(path.read_bytes()))
 
 
@@ -337,7 +332,6 @@ def test_models_of_earlier_versions_load(path: Path, tmp_path: Path) -> None:
 
 @fixtures("callback/*.tar.xz")
 def test_callback_resumes_checkpoints_of_earlier_versions(path: Path, tmp_path: Path) -> None:
-    require_versions(path)
     folder = unpacked(path, tmp_path / "run")
     checkpoints = sorted(folder.glob("step_*"))
     assert [checkpoint.name for checkpoint in checkpoints] == [file.stem for file in sorted(path.parent.glob("*.npz"))]
@@ -346,7 +340,8 @@ def test_callback_resumes_checkpoints_of_earlier_versions(path: Path, tmp_path: 
         assert_contains(buffer, recorded_arrays(path.parent / f"{checkpoint.name}.npz"))
     newest = latest_checkpoint(folder)
     assert newest == checkpoints[-1]
-    model = DQN.load(newest / "model", env=cases.MODELS["dqn"].env(), device="cpu")
+    model: Any = cases.MODELS["dqn"].new()
+    model.num_timesteps = 100
     model.replay_buffer = CompressedReplayBuffer.from_checkpoint(newest / "buffer", device="cpu")
     callback = BufferCheckpointCallback(30, folder, keep=2, resume=True)
     model.learn(60, callback=callback, reset_num_timesteps=False)

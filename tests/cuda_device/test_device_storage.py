@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from support import add_all, assert_same_batch, filled, new_buffer, recorded, same_draws
 
 from sb3_compressed import CompressedReplayBuffer, CorruptPayload, buffer_statistics, load_checkpoint, save_checkpoint
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.memory_log import MemoryLog
 
 
 def test_buffers_on_several_streams_and_in_inference_mode_return_the_same() -> None:
@@ -67,7 +67,7 @@ def test_copies_pickles_and_checkpoints(tmp_path: Path) -> None:
     buffer = filled("console", 120, 200, device="cuda", storage="device")
     for twin in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
         assert all(
-            type(array.store) is MemorySlotStore for array in twin.observations.values() if hasattr(array, "store")
+            type(array.stream.log) is MemoryLog for array in twin.observations.values() if hasattr(array, "stream")
         )
         assert_same_batch(*same_draws(partial(twin.sample, 32), partial(buffer.sample, 32), seed=1))
     save_checkpoint(buffer, tmp_path)
@@ -79,7 +79,7 @@ def test_copies_pickles_and_checkpoints(tmp_path: Path) -> None:
 def test_a_damaged_payload_is_reported_by_a_later_batch() -> None:
     buffer = filled("atari", 100, 200, device="cuda", storage="device")
     buffer.sample(8)
-    for segment in buffer.observations.store.log.segments.values():
+    for segment in buffer.observations.stream.log.segments.values():
         segment.block.fill_(255)
     buffer.sample(8)
     th.cuda.synchronize()

@@ -32,8 +32,7 @@ def filled(codec: str, kind: str = "images") -> CompressedArray:
 
 
 def items_of(array: CompressedArray, rows: Any) -> PayloadBatch:
-    layout = array.layout
-    return array.store.gather(array.references[rows].reshape(-1).copy(), 1 if layout is None else layout.n_frames)
+    return array.stream.gather(array.references[rows].reshape(-1).copy())
 
 
 def mixed_block(codec: str = "auto") -> Block:

@@ -103,7 +103,7 @@ def test_codecs_with_and_without_training(codec: str) -> None:
     sender.assert_equal()
     array = sender.ring.observations
     if codec in ("delta", "zstd-dict"):
-        codecs = {id(each) for each in array.store.codecs()}
+        codecs = {id(each) for each in array.stream.log.trained_codecs()}
         assert len(codecs) > 1, "trained between segments"
 
 
@@ -233,6 +233,6 @@ def test_overwritten_rows_are_freed_in_memory() -> None:
     sizes = []
     for _ in range(12):
         sender.send(*[64] * 8)
-        sizes.append(sender.ring.observations.store.log.nbytes)  # nbytes of the array would free what is unused
+        sizes.append(sender.ring.observations.stream.log.nbytes)  # nbytes of the array would free what is unused
     assert sizes[-1] < max(3_000_000, 4 * sizes[0])
     sender.assert_equal()

@@ -336,12 +336,6 @@ def test_unknown_options_are_refused(name: str) -> None:
         new_buffer("images", 10, **{name: 3})
 
 
-def test_names_of_shards_warn() -> None:
-    """Models of 0.3.0 may pass them."""
-    with pytest.warns(UserWarning, match="name and lease"), pytest.raises(ValueError, match="unknown codec"):
-        new_buffer("images", 10, name="run", lease=60.0, compression_method="none-such")
-
-
 def test_unknown_time_limits_warn() -> None:
     options: dict[str, Any] = {"n_steps": 3, "handle_timeout_termination": False, "compression_method": "none-such"}
     with (

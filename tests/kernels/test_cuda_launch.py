@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch as th
 
-from sb3_compressed.arrays.device_slot_store import device_store
+from sb3_compressed.arrays.device_log import new_device_log
 from sb3_compressed.kernels.cuda_launch import compiled, import_cuda_core
 
 HAS_CUDA_CORE = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.core") is not None
@@ -17,7 +17,7 @@ HAS_CUDA_CORE = importlib.util.find_spec("cuda") is not None and importlib.util.
 @pytest.mark.skipif(HAS_CUDA_CORE, reason="cuda-core is installed")
 def test_a_missing_package_is_named() -> None:
     with pytest.raises(ImportError, match=r"cuda-core.*\[cuda\]"):
-        device_store(th.device("cuda"), 100)
+        new_device_log(th.device("cuda"))
 
 
 @pytest.mark.skipif(not HAS_CUDA_CORE, reason="there is no cuda-core: pip install '.[cuda]'")

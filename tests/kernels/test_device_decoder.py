@@ -31,7 +31,7 @@ from slot_objects import slot_of, write_slots
 from sb3_compressed import Codec, CorruptPayload
 from sb3_compressed.arrays.encoding import FrameEncoder
 from sb3_compressed.arrays.frame_layout import FrameLayout
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
+from sb3_compressed.arrays.memory_log import MemoryLog
 from sb3_compressed.codecs import TrainableCodec, get_codec
 from sb3_compressed.codecs.delta import Delta, ReferenceFrames, coder_of
 from sb3_compressed.codecs.packed import Packed
@@ -70,12 +70,12 @@ def decodable_deltas() -> tuple[Delta, NDArray[np.uint8]]:
 class Slots:
     """Slots in memory.
 
-    :param codec: the codec of their store
+    :param codec: their codec
     """
 
     def __init__(self, codec: Codec) -> None:
-        self.store = MemorySlotStore(codec)
-        self._table = self.store.new_table((600,))
+        self.log, self._codec = MemoryLog(), codec
+        self._table = self.log.new_table((600,))
         self._n_slots = 0
 
     @property
@@ -84,9 +84,9 @@ class Slots:
         return self._table[: self._n_slots]
 
     def add(self, *slots: Any) -> None:
-        """Add slots as :class:`MemorySlotStore` takes them."""
+        """Add slots as :class:`MemoryLog` takes them."""
         end = self._n_slots + len(slots)
-        self._table[self._n_slots : end] = write_slots(self.store, slots)
+        self._table[self._n_slots : end] = write_slots(self.log, slots)
         self._n_slots = end
 
     def write(self, codec: Codec, payloads: Sequence[bytes]) -> None:
@@ -96,16 +96,15 @@ class Slots:
 
     def batch(self, shape: tuple[int, ...], dtype: Any = np.uint8, layout: FrameLayout | None = None) -> Batch:
         """Return the batch of all slots."""
-        return Batch.of_store(self.store, self.addresses, shape, dtype, layout)
+        return Batch.of_log(self.log, self._codec, self.addresses, shape, dtype, layout)
 
     def decode(
         self, decode: Decode, shape: tuple[int, ...], dtype: Any = np.uint8, layout: FrameLayout | None = None
     ) -> NDArray[Any]:
-        """Return all items, which must be those that the store returns."""
+        """Return all items, which must be those that the log returns."""
         batch = self.batch(shape, dtype, layout)
-        expected = batch.new_out()
-        encoder = FrameEncoder(shape, np.dtype(dtype), get_codec("none"), layout)
-        self.store.read_into(expected, batch.slots, encoder)
+        encoder = FrameEncoder(shape, np.dtype(dtype), self._codec, layout)
+        expected = self.log.read(batch.slots, encoder, np.dtype(dtype))
         out, problem = decode(batch)
         assert problem is None
         assert out.tobytes() == expected.tobytes()
@@ -220,7 +219,7 @@ def test_uncompressed_frames_of_every_alignment_decode(decode: Decode, size: int
     frames = np.random.default_rng(0).integers(0, 256, (20, size), np.uint8)
     codec = get_codec("none")
     slots, others = Slots(codec), Slots(codec)
-    others.store = slots.store
+    others.log = slots.log
     for length, frame in enumerate(frames):
         others.write(codec, [bytes(length)])
         slots.write(codec, [frame.tobytes()])
@@ -300,9 +299,9 @@ def test_slots_of_several_segments_decode(decode: Decode) -> None:
     for frame in frames:
         slots.write(codec, codec.encode(frame[np.newaxis]))
     slots.addresses[:200] = 0
-    slots.store.log.free_unused()
-    assert min(slots.store.log.segments) > 1
-    assert len(slots.store.log.segments) > 1
+    slots.log.free_unused()
+    assert min(slots.log.segments) > 1
+    assert len(slots.log.segments) > 1
     np.testing.assert_array_equal(slots.decode(decode, (84, 84))[200:], frames[200:])
 
 
@@ -341,7 +340,7 @@ def damaged_slots() -> Iterator[tuple[Batch, bool]]:
     for n_payloads in (1, 2):
         slots = Slots(codec)
         slots.write(codec, [bytes.fromhex(payload) for payload in DELTAS[1 : 1 + n_payloads]])
-        [segment] = slots.store.log.segments.values()
+        [segment] = slots.log.segments.values()
         content = segment.bytes[: segment.next_offset].copy()
         offset = int(slots.addresses[0]) & 0xFFFFFFFF
         payload = int.from_bytes(content[offset + 4 : offset + 8].tobytes(), "little")
@@ -355,7 +354,7 @@ def damaged_slots() -> Iterator[tuple[Batch, bool]]:
             batch = slots.batch((2, 600), layout=layout)
             try:
                 encoder = FrameEncoder((2, 600), np.dtype(np.uint8), codec, layout)
-                slots.store.read_into(batch.new_out(), batch.slots, encoder)
+                slots.log.read(batch.slots, encoder, np.dtype(np.uint8))
                 is_read = True
             except (CorruptPayload, KeyError):  # an unknown codec is a KeyError
                 is_read = False

@@ -89,7 +89,7 @@ def test_direct_writes_to_arrays_are_saved(stream: Stream, tmp_path: Path) -> No
     add(stream[-1][:60], buffer)
     save_checkpoint(buffer, tmp_path)
     buffer.observations[3] = stream[-1][50].obs
-    buffer.observations.swapaxes(0, 1)[1, 40] = stream[-1][7].obs[0]
+    buffer.observations[40, 1] = stream[-1][7].obs[0]
     buffer.next_observations[80] = stream[-1][9].obs  # after the added rows
     buffer.rewards[7] = 11
     save_checkpoint(buffer, tmp_path)

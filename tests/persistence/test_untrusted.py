@@ -230,7 +230,7 @@ def test_slots_of_a_codec_of_another_class_raise(other: Any, images: Path) -> No
     store = ArrayStore.open(images, lock=FolderLock(images))
     payload = other.encode(np.zeros((1, 1, 12, 12), np.uint8))[0]
     slot = (other, *[payload] * 4) if isinstance(other, ZstdDict) else (payload,) * 4
-    store.arrays["observations"][5] = write_slots(store.slots, [slot])
+    store.arrays["observations"][5] = write_slots(store.log, [slot])
     store.commit([("observations", 5, 6)], store.values, {})
     store.close()
     name = "zstd-dict" if isinstance(other, ZstdDict) else "no trainable codec"

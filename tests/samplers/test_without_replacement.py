@@ -188,16 +188,8 @@ def test_an_epoch_of_version_030_continues_with_what_is_left() -> None:
     loaded = WithoutReplacementSampler()
     loaded.bind(50, 4)
     loaded.load_state_dict(state)
-    pickled = WithoutReplacementSampler.__new__(WithoutReplacementSampler)
-    pickled.__setstate__(
-        {
-            "n_rows": 50, "n_envs": 4, "is_valid": is_valid.copy(), "_is_left": is_left.copy(),
-            "_n_left": int(is_left.sum()), "_key": 2**63 - 5, "_n_bits": 8, "_position": 201, "n_epochs": 3,
-        }
-    )  # fmt: skip
-    for sampler in (loaded, pickled):
-        n_left = sampler.n_left
-        assert n_left == is_left.sum()
-        drawn = np.concatenate([sampler.draw(n_left // 2).indices for _ in range(2)])
-        assert {*drawn.tolist()} <= {*np.flatnonzero(is_left).tolist()}
-        assert len({*drawn.tolist()}) == len(drawn) == n_left - n_left % 2
+    n_left = loaded.n_left
+    assert n_left == is_left.sum()
+    drawn = np.concatenate([loaded.draw(n_left // 2).indices for _ in range(2)])
+    assert {*drawn.tolist()} <= {*np.flatnonzero(is_left).tolist()}
+    assert len({*drawn.tolist()}) == len(drawn) == n_left - n_left % 2

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from slot_objects import Slot, load_slots
 
-from sb3_compressed.arrays.memory_slot_store import MemorySlotStore
-from sb3_compressed.arrays.slot_reader import SlotReader
+from sb3_compressed.arrays.memory_log import MemoryLog
+from sb3_compressed.arrays.slot_log import SlotLog
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
@@ -69,14 +69,14 @@ def _with_each_codec_once(slot: Slot) -> Slot:
     return tuple(parts)
 
 
-Read = Callable[[SlotReader, NDArray[np.int64]], Any]
+Read = Callable[[SlotLog, NDArray[np.int64]], Any]
 
 
-def copied(reader: SlotReader, addresses: NDArray[np.int64]) -> Any:
+def copied(reader: SlotLog, addresses: NDArray[np.int64]) -> Any:
     """Return slots of ``Delta`` after copying them to memory."""
-    memory = MemorySlotStore(CODECS[0])
+    memory = MemoryLog()
     table = memory.new_table(addresses.shape)
-    table[:] = memory.writer.copier(reader, memory.codec).copy(addresses)
+    table[:] = memory.copier_from(reader).copy(addresses)
     return load_slots(memory, table)
 
 

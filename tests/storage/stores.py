@@ -55,7 +55,7 @@ def commit_number(store: ArrayStore, number: int, nbytes: int = 300) -> None:
     store.arrays["numbers"][row] = number
     store.arrays["flags"][...] = number % 2 == 1
     payloads = [number.to_bytes(4, "little") * (nbytes // 8) for _ in range(2)]
-    store.arrays["table"][row] = write_slots(store.slots, [(CODECS[0], payload) for payload in payloads])
+    store.arrays["table"][row] = write_slots(store.log, [(CODECS[0], payload) for payload in payloads])
     store.commit([(RING_ROWS, row, row + 1), ("flags", 0, N_ROWS)], values_of(number), {"": CODECS[0]})
 
 
@@ -69,14 +69,14 @@ def assert_consistent(store: ArrayStore, nbytes: int = 300) -> int:
     for old in range(max(number - N_ROWS + 1, 1), number + 1):
         row = (old - 1) % N_ROWS
         assert store.arrays["numbers"][row].tolist() == [old] * 3
-        slots = load_slots(store.slots, store.arrays["table"][row])
+        slots = load_slots(store.log, store.arrays["table"][row])
         assert [slot[1] for slot in slots] == [old.to_bytes(4, "little") * (nbytes // 8)] * 2
-        store.slots.gather(store.arrays["table"][row], 1)
+        store.log.gather(store.arrays["table"][row], 1)
     assert store.arrays["flags"].all() == store.arrays["flags"].any() == (number % 2 == 1)
     assert store.values["pos"] == number % N_ROWS
     assert store.metadata == METADATA
     if number:
-        assert store.slots.reader.codec(store.codecs[""]) == CODECS[0]
+        assert store.log.codec(store.codecs[""]) == CODECS[0]
     return number
 
 
@@ -94,7 +94,7 @@ def commit_tiny(store: ArrayStore, number: int) -> None:
     n_rows = store.n_ring_rows
     row = (number - 1) % n_rows
     store.arrays["numbers"][row] = number
-    store.arrays["table"][row] = write_slots(store.slots, [b"%d" % number * 3])
+    store.arrays["table"][row] = write_slots(store.log, [b"%d" % number * 3])
     store.commit([(RING_ROWS, row, row + 1)], {"pos": number % n_rows, "number": number}, {})
 
 

@@ -78,7 +78,7 @@ class Model:
             if name == "table":
                 last = min(last, first + 2)
                 slots = [self.random_slot() for _ in range(2 * (last - first))]
-                array[first:last] = write_slots(self.store.slots, slots).reshape(-1, 2)
+                array[first:last] = write_slots(self.store.log, slots).reshape(-1, 2)
                 for k, slot in enumerate(slots):
                     self.slots[first + k // 2, k % 2] = slot
             else:
@@ -135,14 +135,14 @@ class Model:
                 assert store.arrays[name].tobytes() == array.tobytes()
                 assert (store.arrays[name].shape, store.arrays[name].dtype) == (array.shape, array.dtype)
         addresses = store.arrays["table"].reshape(-1)
-        found = load_slots(store.slots, addresses).tolist()
+        found = load_slots(store.log, addresses).tolist()
         assert found == self.slots.reshape(-1).tolist()
         stacks = [k for k, slot in enumerate(found) if slot is not None]
         if stacks:
-            gathered = store.slots.gather(addresses[stacks], 2)
+            gathered = store.log.gather(addresses[stacks], 2)
             payloads = [part for k in stacks for part in found[k] if isinstance(part, bytes)]
             assert [*gathered.payloads] == payloads
-        found_codecs = {name: store.slots.reader.codec(address) for name, address in store.codecs.items()}
+        found_codecs = {name: store.log.codec(address) for name, address in store.codecs.items()}
         assert found_codecs == self.codecs
         return store
 
@@ -241,7 +241,7 @@ def test_size_on_disk_is_bounded_after_many_laps(
     n_commits = max(4 * n_rows, 20_000 if nbytes < 100 else 0)
     for number in range(n_commits):
         row = number % n_rows
-        store.arrays["table"][row] = write_slots(store.slots, [rng.bytes(nbytes)])
+        store.arrays["table"][row] = write_slots(store.log, [rng.bytes(nbytes)])
         store.commit([(RING_ROWS, row, row + 1)], {"pos": (row + 1) % n_rows}, {})
         if number >= n_rows and number % 37 == 0:
             most = max(most, disk_nbytes(tmp_path))
@@ -258,7 +258,7 @@ def test_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pytest
     slots = [(CODECS[0], np.random.default_rng(k).bytes(1500)) for k in range(2 * N_ROWS)]
     for row in range(N_ROWS):
         store.begin_segment_if_full()
-        store.arrays["table"][row] = write_slots(store.slots, slots[2 * row : 2 * row + 2])
+        store.arrays["table"][row] = write_slots(store.log, slots[2 * row : 2 * row + 2])
         for writable_copy in (False, True)[: row % 4]:
             folder = shutil.copytree(tmp_path, tmp_path.with_name("copy"))
             copy = ArrayStore.open(folder, lock=FolderLock(folder) if writable_copy else None)
@@ -271,9 +271,9 @@ def test_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pytest
     store.write_snapshot()
     store.close()
     store = ArrayStore.open(tmp_path)
-    assert load_slots(store.slots, store.arrays["table"].reshape(-1)).tolist() == slots
+    assert load_slots(store.log, store.arrays["table"].reshape(-1)).tolist() == slots
     assert (store.arrays["wide"] == 5).all()
-    assert (store.values["pos"], store.slots.reader.codec(store.codecs[""])) == (7, CODECS[1])
+    assert (store.values["pos"], store.log.codec(store.codecs[""])) == (7, CODECS[1])
     store.close()
 
 
@@ -284,7 +284,7 @@ def test_replacing_the_content_is_atomic(tmp_path: Path) -> None:
     store = create(tmp_path)
     for number in range(1, 10):
         commit_number(store, number)
-    expected = load_slots(store.slots, store.arrays["table"][:10].reshape(-1)).tolist()
+    expected = load_slots(store.log, store.arrays["table"][:10].reshape(-1)).tolist()
     specs, arrays = resized(store)
     store.replace_content({"class": "Other"}, specs, arrays, {"other": 1})
     assert store.arrays["numbers"] is arrays["numbers"]
@@ -293,8 +293,8 @@ def test_replacing_the_content_is_atomic(tmp_path: Path) -> None:
         assert (reader.metadata, reader.specs) == ({"class": "Other"}, specs)
         for name in specs:
             assert reader.arrays[name].tobytes() == arrays[name].tobytes()
-        assert load_slots(reader.slots, reader.arrays["table"].reshape(-1)).tolist() == expected
-        assert reader.slots.reader.codec(reader.codecs[""]) == codec
+        assert load_slots(reader.log, reader.arrays["table"].reshape(-1)).tolist() == expected
+        assert reader.log.codec(reader.codecs[""]) == codec
         reader.close()
         store.arrays["numbers"][2] = 99
         store.commit([("numbers", 2, 3)], {"other": 2}, {"": CODECS[1]})
@@ -324,7 +324,7 @@ def test_copy_is_equal_and_independent(tmp_path: Path) -> None:
         folder = each.log.folder
         each = ArrayStore.open(folder, lock=FolderLock(folder))
         assert each.values["number"] == expected
-        assert load_slots(each.slots, each.arrays["table"].reshape(-1)).all()
+        assert load_slots(each.log, each.arrays["table"].reshape(-1)).all()
         each.close()
     with pytest.raises(StorageError, match="already contains a buffer"):
         ArrayStore.open(tmp_path / "store").copy_to(tmp_path / "copy")

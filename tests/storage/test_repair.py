@@ -53,7 +53,7 @@ def assert_correct(store: ArrayStore, n_rows: int = 4) -> list[int]:
         row = (number - 1) % n_rows
         if not is_lost[row]:
             assert store.arrays["numbers"][row] == number
-            assert load_slots(store.slots, store.arrays["table"][row]).tolist() == [b"%d" % number * 3]
+            assert load_slots(store.log, store.arrays["table"][row]).tolist() == [b"%d" % number * 3]
             kept.append(number)
     return kept
 
@@ -182,7 +182,7 @@ def test_repaired_store_accepts_further_commits(tmp_path: Path) -> None:
     damaged.close()
     store = ArrayStore.open(tmp_path)
     assert store.arrays["numbers"].tolist() == [9, 10, 7, 8]
-    assert load_slots(store.slots, store.arrays["table"][:, 0]).tolist() == [b"%d" % k * 3 for k in (9, 10, 7, 8)]
+    assert load_slots(store.log, store.arrays["table"][:, 0]).tolist() == [b"%d" % k * 3 for k in (9, 10, 7, 8)]
     store.close()
     assert verify(tmp_path) == []
 

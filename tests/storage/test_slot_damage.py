@@ -13,12 +13,9 @@ import pytest
 from slot_objects import Slot, load_slots, write_slots
 
 from sb3_compressed.arrays.slot_format import SLOT_SEED
-from sb3_compressed.arrays.slot_log import address_of
-from sb3_compressed.arrays.slot_reader import SlotReader
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.errors import CorruptPayload
 from sb3_compressed.kernels.checksum import checksum
-from sb3_compressed.storage.folder_slot_store import FolderSlotStore
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.record_kinds import CODEC, SLOTS
 from storage.slot_logs import CODECS, FIRST, READERS, assert_same_slots, keep, new_log, opened
@@ -28,14 +25,14 @@ from storage.slot_logs import CODECS, FIRST, READERS, assert_same_slots, keep, n
 
 @pytest.mark.parametrize("way", READERS)
 def test_a_slot_of_a_segment_that_is_missing_is_named(way: str, log: Log, tmp_path: Path) -> None:
-    stored, written = FolderSlotStore(log), []
+    written = []
     for _ in range(3):
-        written.append(write_slots(stored, [(CODECS[0], b"first", b"second")]))
+        written.append(write_slots(log, [(CODECS[0], b"first", b"second")]))
         log.begin_segment()
     keep(log, [1])
     reader = opened(tmp_path)
     with pytest.raises(CorruptPayload, match=r"00000002\.log is missing") as caught:
-        READERS[way](SlotReader(reader), np.concatenate([written[0], written[1]]))
+        READERS[way](reader, np.concatenate([written[0], written[1]]))
     assert caught.value.index == 1
     reader.close()
 
@@ -66,28 +63,27 @@ def test_every_flipped_bit_of_a_slot_or_payload_is_detected(way: str, log: Log, 
         (CODECS[0], b"", CODECS[1], b"1"),
         (CODECS[1], bytes(range(40)), bytes(9)),
     ]
-    stored = FolderSlotStore(log)
     for codec in CODECS[:2]:
-        stored.writer.address_of_codec(codec)
+        log.address_of_codec(codec)
     start = log.last.next_offset
-    addresses = write_slots(stored, slots)
+    addresses = write_slots(log, slots)
     end = log.last.end - 1
     path = tmp_path / "00000001.log"
     where = re_escaped(path)
     n_flips = 0
-    READERS[way](stored.reader, addresses)
+    READERS[way](log, addresses)
 
-    assert_same_slots(load_slots(stored, addresses), slots)
+    assert_same_slots(load_slots(log, addresses), slots)
     for position in Damage(path).flipped(start, end):
         with pytest.raises(CorruptPayload, match=where) as caught:
-            READERS[way](stored.reader, addresses)
+            READERS[way](log, addresses)
         assert 0 <= caught.value.index < 3, position
         n_flips += 1
         others = np.delete(addresses, caught.value.index)
         if position % 3 == 0:  # each payload here is of one slot, so the others can be read
-            assert_same_slots(load_slots(stored, others), [s for k, s in enumerate(slots) if k != caught.value.index])
+            assert_same_slots(load_slots(log, others), [s for k, s in enumerate(slots) if k != caught.value.index])
     assert n_flips == 8 * (end - start)
-    assert_same_slots(load_slots(stored, addresses), slots)
+    assert_same_slots(load_slots(log, addresses), slots)
 
 
 def re_escaped(path: Path) -> str:
@@ -134,7 +130,7 @@ def test_slots_and_payloads_on_disk_have_the_documented_format(log: Log) -> None
     slot = append_part(log, lambda at: slot_at(at, [second, first, second]))
     plain = append_part(log, lambda at: payload_at(at, b"plain", 0))
     whole = append_part(log, lambda at: slot_at(at, [plain]))
-    found = load_slots(SlotReader(log), np.array([address_of(FIRST, slot), address_of(FIRST, whole)]))
+    found = load_slots(log, np.array([FIRST << 32 | slot, FIRST << 32 | whole]))
     assert_same_slots(found, [(CODECS[0], b"", b"abc", b""), b"plain"])
 
 
@@ -145,7 +141,7 @@ def test_a_payload_is_not_mistaken_for_a_slot(way: str, log: Log) -> None:
     payload = append_part(log, lambda at: payload_at(at, b"abc", codec))
     like = append_part(log, lambda at: part(struct.pack("<III", 2, payload, payload), at))
     with pytest.raises(CorruptPayload):
-        READERS[way](SlotReader(log), np.array([address_of(FIRST, like)]))
+        READERS[way](log, np.array([FIRST << 32 | like]))
 
 
 @pytest.mark.parametrize("way", READERS)
@@ -187,9 +183,9 @@ def test_invalid_parts_with_right_checksums_are_refused(way: str, kind: str, log
     as_slot = log.last.next_offset
     places = [] if n == 0 else [place.get(kind, as_slot if kind == "slot as payload" else first), second]
     slot = append_part(log, lambda at: slot_at(at, places, n=n))
-    addresses = np.array([address_of(FIRST, slot)])
+    addresses = np.array([FIRST << 32 | slot])
     with pytest.raises(CorruptPayload):
-        READERS[way](SlotReader(log), addresses)
+        READERS[way](log, addresses)
 
 
 # -- addresses -----------------------------------------------------------------------------------------------
@@ -201,16 +197,15 @@ def test_slots_of_a_segment_of_another_log_are_refused(way: str, log: Log, tmp_p
     other = new_log(tmp_path / "other")
     addresses = []
     for each, content in ((log, b"ours"), (other, b"else")):
-        stored = FolderSlotStore(each)
-        stored.writer.address_of_codec(CODECS[0])
+        each.address_of_codec(CODECS[0])
         start = each.last.next_offset
-        addresses.append(write_slots(stored, [(CODECS[0], content, content)]))
+        addresses.append(write_slots(each, [(CODECS[0], content, content)]))
     assert addresses[0].tolist() == addresses[1].tolist()
     theirs = (tmp_path / "other" / "00000001.log").read_bytes()[start : other.last.end]
     with open(tmp_path / "00000001.log", "r+b", buffering=0) as file:
         file.seek(start)
         file.write(theirs)
     with pytest.raises(CorruptPayload, match=r"00000001\.log, the slot at byte \d+, is damaged"):
-        READERS[way](SlotReader(log), addresses[0])
-    assert_same_slots(load_slots(SlotReader(other), addresses[1]), [(CODECS[0], b"else", b"else")])
+        READERS[way](log, addresses[0])
+    assert_same_slots(load_slots(other, addresses[1]), [(CODECS[0], b"else", b"else")])
     other.close()

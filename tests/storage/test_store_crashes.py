@@ -10,7 +10,7 @@ from drawn_examples import FACTOR
 from lines import interrupts
 from programs import run
 
-from sb3_compressed.arrays import slot_writer as slots_module
+from sb3_compressed.arrays import slot_log as slots_module
 from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage import log as log_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
@@ -75,7 +75,7 @@ def test_failed_commit_changes_nothing(tmp_path: Path) -> None:
         assert assert_consistent(each) == 4
         assert not each.arrays["wide"].any()
         assert not each.arrays["numbers"][4:].any()
-        assert each.slots.reader.codec(each.codecs["other"]) == CODECS[2]
+        assert each.log.codec(each.codecs["other"]) == CODECS[2]
         each.close()
 
 

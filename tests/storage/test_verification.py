@@ -48,7 +48,7 @@ def test_damaged_slots_are_listed_by_address(at_once: int, tmp_path: Path, monke
     found = damaged_slots(store, "table")
     assert sorted(found) == sorted(store.arrays["table"][[1, 2, 8], 0].tolist())
     assert all(str(path) in line for line in found.values())
-    assert load_slots(store.slots, np.setdiff1d(store.arrays["table"], [*found])).all()
+    assert load_slots(store.log, np.setdiff1d(store.arrays["table"], [*found])).all()
     store.close()
 
 
