@@ -30,7 +30,7 @@ __all__ = ["append_rows", "locate_stored"]
 RECORD = from_dtype(SEGMENT)
 """A segment."""
 SEGMENTS = types.Array(RECORD, 1, "C")
-"""Segments that a kernel reads; see :func:`.slot_log.segment_table`."""
+"""Segments that a kernel reads; see :func:`.segment_log.segment_table`."""
 
 
 @helper(INT, INT)

@@ -207,6 +207,14 @@ def test_another_shape_raises_and_says_what_to_do(value: Any) -> None:
     assert np.array_equal(buffer.observations, before)
 
 
+def test_a_flat_view_replaces_arrays_of_rollouts_alone() -> None:
+    buffer = new("image", 0)
+    add(buffer, 0)
+    with pytest.raises(ValueError, match="extend"):
+        buffer.observations = buffer.observations.reshape(-1, *IMAGE.shape)
+    add(buffer, 1)
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_values_that_do_not_fit_leave_the_array_as_it_was(stored: bool, tmp_path: Path) -> None:
     buffer = new("image", 0, **({"storage": tmp_path / "folder"} if stored else {}))
