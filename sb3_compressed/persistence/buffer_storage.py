@@ -353,22 +353,24 @@ class BufferStorage:
             raise StorageError("a block of joint_commit cannot be flushed; flush after it")
         self.take_replaced_arrays(buffer)
         buffer_state.require_loadable(buffer, self.folder)
-        checksums = checksums_of(without_sampler(self.store.arrays))
-        direct_writes = changed_chunks(self.store.arrays, self._checksums, checksums)
-        changes = [*self._uncommitted, *self._new_rows(buffer), *direct_writes]
-        self.store.commit(changes, *buffer_state.values_and_codecs(buffer, self._last_arrays))
+        store, arrays = self.store, without_sampler(self.store.arrays)
+        values, codecs = buffer_state.values_and_codecs(buffer, self._last_arrays)
         if buffer.bound_sampler is not None:
-            checksums |= self._commit_sampler(buffer)
-        self.store.log.flush()
+            arrays |= self._copy_of_sampler(buffer)
+            values |= sampler_values(buffer, store, buffer.pos)
+        checksums = checksums_of(arrays)
+        direct_writes = changed_chunks(arrays, self._checksums, checksums)
+        store.commit([*self._uncommitted, *self._new_rows(buffer), *direct_writes], values, codecs)
+        store.log.flush()
         self._uncommitted, self._committed_pos = [], buffer.pos
-        self._checksums, self._flushed_step = checksums, self.store.step
+        self._checksums, self._flushed_step = checksums, store.step
 
-    def _commit_sampler(self, buffer: ReplayBufferLike) -> dict[str, list[int]]:
-        """Commit the state of the buffer's sampler, after the transitions that it includes.
+    def _copy_of_sampler(self, buffer: ReplayBufferLike) -> dict[str, NDArray[Any]]:
+        """Return the store's copies of the arrays of the buffer's sampler, with their present content.
 
-        The store has copies of its arrays, so that snapshots between flushes contain a consistent state.
+        They are copies, so that snapshots between flushes contain a consistent state.
 
-        :return: the checksums of its arrays
+        :raises StorageError: if one has another shape or dtype than before
         """
         arrays = sampler_arrays(buffer)
         for name, array in arrays.items():
@@ -378,11 +380,7 @@ class BufferStorage:
                     f"{name} must always be {stored.shape} of {stored.dtype}, got {array.shape} of {array.dtype}"
                 )
             copy_changed(array, stored)
-        checksums = checksums_of(arrays)
-        values, codecs = buffer_state.values_and_codecs(buffer, self._last_arrays)
-        values |= sampler_values(buffer, self.store, buffer.pos)
-        self.store.commit(changed_chunks(arrays, self._checksums, checksums), values, codecs)
-        return checksums
+        return {name: self.store.arrays[name] for name in arrays}
 
     def close(self, buffer: ReplayBufferLike) -> None:
         """Flush and release the folder; the buffer can still be sampled."""
