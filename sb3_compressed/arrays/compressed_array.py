@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sb3_compressed.arrays.array_like import ArrayLike
-from sb3_compressed.arrays.assigned_items import copy_assigned, encode_assigned
+from sb3_compressed.arrays.assignment import copy_assigned, encode_assigned
 from sb3_compressed.arrays.batch_pool import Empty, checked_empty
 from sb3_compressed.arrays.cast import cast_values, clip_values, holds_every_value
 from sb3_compressed.arrays.change_flags import ChangeFlags

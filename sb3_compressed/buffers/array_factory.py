@@ -9,7 +9,7 @@ import numpy as np
 import torch as th
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.assignment import assigned_arrays
+from sb3_compressed.arrays.array_replacement import assigned_arrays
 from sb3_compressed.arrays.device_log import new_device_log
 from sb3_compressed.buffers.compression_plan import CompressionPlan
 from sb3_compressed.common.spaces import Key, ObservationFormats

@@ -14,7 +14,7 @@ import numpy as np
 from stable_baselines3.common.buffers import BaseBuffer
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.assignment import assign_values
+from sb3_compressed.arrays.array_replacement import assign_values
 from sb3_compressed.common.spaces import Key, ObservationFormats, space_formats
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence.buffer_state import get_array, named_arrays, put_array

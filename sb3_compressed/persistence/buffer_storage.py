@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.arrays.assignment import assign_values
+from sb3_compressed.arrays.array_replacement import assign_values
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError

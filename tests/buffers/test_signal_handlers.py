@@ -214,7 +214,7 @@ def test_asking_for_memory_within_a_use_of_arrays(use: Callable[[Arrays], None],
     found = [at for at in bytecodes(lambda: use(arrays)) if at[0].co_name not in {"new_block", "is_unshared"}]
     overwrite_most(expected)
     use(expected)
-    holders = "compressed_array.py", "assigned_items.py", "observation_stream.py", "frame_dedup.py", "slot_log.py"
+    holders = "compressed_array.py", "assignment.py", "observation_stream.py", "frame_dedup.py", "slot_log.py"
     holding = [at for at in found if at[0].co_filename.endswith(holders)]
     points = [*evenly(found, 30), *evenly(holding, 60)] if FACTOR is None else found
     for at in points:
