@@ -67,7 +67,8 @@ def decode(
     else:
         frames = np.empty((n_payloads, *layout.frame_shape), out.dtype)
     # Frames of overlapping stacks repeat, whole items rarely do. Repeated ones are copied, which is faster.
-    done, first, repeated = batch.find_repeated() if n_frames > 1 else (None, None, None)
+    first_same = batch.first_same if n_frames > 1 else None
+    done = None if first_same is None else (first_same != np.arange(n_payloads)).view(UINT8)
     n_chunks = min(num_threads, frames.nbytes // codecs[0].chunk_nbytes) if codecs[0].is_parallel else 1
     try:
         if n_chunks > 1:
@@ -77,12 +78,9 @@ def decode(
     except CorruptPayload as error:
         raise CorruptPayload(error.reason, error.index // n_frames) from error
     rows = frames.view(UINT8).reshape(n_payloads, frames.nbytes // n_payloads)
-    if repeated is not None and len(repeated):
+    if first_same is not None:
         copy_repeated = payload_kernels().copy_repeated
-        if n_chunks > 1:
-            in_chunks(lambda i, j: copy_repeated(repeated[i:j], first, rows), len(repeated), n_chunks)
-        else:
-            copy_repeated(repeated, first, rows)
+        in_chunks(lambda begin, end: copy_repeated(first_same, begin, end, rows), n_payloads, n_chunks)
     if layout is not None and layout.axis != 0 and n_frames > 1:
         from sb3_compressed.arrays.interleaving_kernels import interleave_frames
 

@@ -15,7 +15,7 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload, MissingCodec
 
-__all__ = ["PackedPayloads", "PayloadBatch", "codec_digest"]
+__all__ = ["PackedPayloads", "PayloadBatch", "codec_digest", "table_size"]
 
 DIGEST_NBYTES = 16
 MAX_UINT32 = (1 << 32) - 1
@@ -57,11 +57,17 @@ class PayloadBatch:
     :param offsets: the index of the first payload of each item, and the number of payloads, ``(n + 1,)``. An item
         without payloads was never written, one with a single payload was stored as a whole. ``None`` if each item has
         ``n_frames`` payloads
+    :param first_same: see :attr:`first_same`; ``None`` if it is not known yet
     :raises ValueError: if these do not fit each other
     """
 
     def __init__(
-        self, codecs: Sequence[Codec], payloads: Payloads, n_frames: int, offsets: NDArray[np.int64] | None = None
+        self,
+        codecs: Sequence[Codec],
+        payloads: Payloads,
+        n_frames: int,
+        offsets: NDArray[np.int64] | None = None,
+        first_same: NDArray[np.int64] | None = None,
     ) -> None:
         self.codecs = codecs
         self.payloads = payloads
@@ -69,6 +75,7 @@ class PayloadBatch:
         n_payloads = len(payloads.places)
         self.offsets = np.arange(0, n_payloads + 1, n_frames) if offsets is None else offsets
         self.n_items = len(self.offsets) - 1
+        self._first_same = first_same
         #: Whether each item has ``n_frames`` payloads.
         self.is_uniform = self.n_items * n_frames == n_payloads
         if self.offsets[-1] != n_payloads:  # kernels read all payloads of an item
@@ -117,20 +124,17 @@ class PayloadBatch:
             list(codecs.values()), Payloads(all_places, [batch.payloads for batch in batches]), n_frames, offsets
         )
 
-    def find_repeated(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-        """Find the payloads that occur several times among the ``m`` payloads.
+    @property
+    def first_same(self) -> NDArray[np.int64]:
+        """For each payload the index of the first one in the same place and by the same codec, which may be its own."""
+        if self._first_same is None:
+            from sb3_compressed.arrays.payload_kernels import find_repeated_payloads  # imports numba
 
-        :return: for each payload 1 if an earlier one is the same, else 0, ``(m,)``; the index of the first one that is
-            the same, ``(m,)``; the indices of those that are repeated
-        """
-        from sb3_compressed.arrays.payload_kernels import find_repeated  # imports numba
-
-        places = self.payloads.places
-        n = len(places)
-        table = np.empty(1 << (2 * n).bit_length(), np.int64)
-        first, repeated, is_repeated = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.uint8)
-        n_repeated = find_repeated(places, table, first, repeated, is_repeated)
-        return is_repeated, first, repeated[:n_repeated]
+            n = len(self.payloads.places)
+            found = np.empty(n, np.int64)
+            find_repeated_payloads(self.payloads.places, np.empty(table_size(n), np.int64), found)
+            self._first_same = found  # only now: whatever interrupts this, it is found
+        return self._first_same
 
     def equals(self, other: PayloadBatch) -> NDArray[np.bool_]:
         """Return which items were written and have the payloads of those of another batch of as many, by equal codecs.
@@ -179,8 +183,7 @@ class PayloadBatch:
         from sb3_compressed.arrays.payload_kernels import concatenate_payloads  # imports numba
 
         places = self.payloads.places
-        is_repeated, first, _ = self.find_repeated()
-        is_first = is_repeated == 0
+        is_first = self.first_same == np.arange(len(places))
         distinct = np.ascontiguousarray(places[is_first])
         if distinct[:, 1].max(initial=0) > MAX_UINT32:
             raise ValueError(f"payloads of {distinct[:, 1].max()} bytes are too large to be packed")
@@ -193,7 +196,7 @@ class PayloadBatch:
             lengths=distinct[:, 1].astype(np.uint32),
             writers=distinct[:, 2].astype(np.uint32),
             content=content,
-            indices=(np.cumsum(is_first) - 1)[first].astype(np.uint32),
+            indices=(np.cumsum(is_first) - 1)[self.first_same].astype(np.uint32),
         )
 
     @classmethod
@@ -226,6 +229,11 @@ class PayloadBatch:
         places = np.stack([begins, lengths, packed.writers], axis=1, dtype=np.int64)
         offsets = np.append(0, np.cumsum(packed.counts, dtype=np.int64))
         return cls(found, Payloads(places[packed.indices], packed.content), n_frames, offsets)
+
+
+def table_size(n_payloads: int) -> int:
+    """Return the size of the hash table with which payloads are found that occur several times."""
+    return 1 << (2 * n_payloads).bit_length()
 
 
 def codec_digest(codec: Codec) -> bytes:

@@ -12,6 +12,7 @@ from sb3_compressed.kernels.jit import (
     BYTES,
     INT_ROWS,
     INTS,
+    helper,
     kernel,
 )
 
@@ -20,31 +21,23 @@ __all__ = [
     "copy_repeated",
     "equal_items",
     "find_repeated",
+    "find_repeated_payloads",
 ]
 
 HASH_FACTOR = 0x9E3779B1
 
 
-@kernel(INT, INT_ROWS, INTS, INTS, INTS, BYTES)
-def find_repeated(
-    places: NDArray[np.int64],
-    table: NDArray[np.int64],
-    first: NDArray[np.int64],
-    repeated: NDArray[np.int64],
-    is_repeated: NDArray[np.uint8],
-) -> int:
+@helper(types.void, INT_ROWS, INT, INTS, INTS)
+def find_repeated(places: NDArray[np.int64], n: int, table: NDArray[np.int64], first_same: NDArray[np.int64]) -> None:
     """Find the payloads that occur several times in a batch.
 
-    :param places: the address of each payload's bytes, their number, and the number of its codec, ``(n, 3)``
+    :param places: of each payload an address, and two numbers that equal payloads have in common, ``(at least n, 3)``
+    :param n: the number of payloads
     :param table: scratch memory for a hash table; its length is a power of two above ``n``
-    :param first: receives for each payload the index of the first one at its address and of its codec, ``(n,)``
-    :param repeated: receives the indices of the payloads that are not the first one, ``(at most n,)``
-    :param is_repeated: receives 1 for these, else 0, ``(n,)``
-    :return: the number of payloads that are not the first one
+    :param first_same: receives for each payload the index of the first one that is equal, ``(at least n,)``
     """
     table[:] = -1
-    n_repeated = 0
-    for k in range(len(places)):
+    for k in range(n):
         address = places[k, 0]
         slot = (address >> 4) * HASH_FACTOR >> 16 & (table.size - 1)
         while table[slot] >= 0 and places[table[slot], 0] != address:
@@ -54,32 +47,40 @@ def find_repeated(
         same = table[slot]
         # Python may use one object for equal payloads of two codecs, and payloads without bytes have no address.
         is_same = places[same, 1] == places[k, 1] and places[same, 2] == places[k, 2]
-        first[k] = same if is_same else k
-        is_repeated[k] = first[k] != k
-        if is_repeated[k]:
-            repeated[n_repeated] = k
-            n_repeated += 1
-    return n_repeated
+        first_same[k] = same if is_same else k
 
 
-@kernel(types.void, INTS, INTS, BYTE_ROWS)
-def copy_repeated(repeated: NDArray[np.int64], first: NDArray[np.int64], frames: NDArray[np.uint8]) -> None:
+@kernel(types.void, INT_ROWS, INTS, INTS)
+def find_repeated_payloads(places: NDArray[np.int64], table: NDArray[np.int64], first_same: NDArray[np.int64]) -> None:
+    """Find the payloads that occur several times in a batch.
+
+    :param places: the address of each payload's bytes, their number, and the number of its codec, ``(n, 3)``
+    :param table: as for :func:`find_repeated`
+    :param first_same: receives for each payload the index of the first one at its address and of its codec, ``(n,)``
+    """
+    find_repeated(places, len(places), table, first_same)
+
+
+@kernel(types.void, INTS, INT, INT, BYTE_ROWS)
+def copy_repeated(first_same: NDArray[np.int64], begin: int, end: int, frames: NDArray[np.uint8]) -> None:
     """Copy the frames of payloads that occur several times.
 
-    :param repeated: the indices of payloads that are not the first one
-    :param first: as :func:`find_repeated` returns it, ``(n,)``
+    :param first_same: as :func:`find_repeated_payloads` returns it, ``(n,)``
+    :param begin: the index of the first payload whose frame may be copied
+    :param end: the index after the last one
     :param frames: the frames of payloads that are the first one; receives the others, ``(n, frame_nbytes)``
     """
     size, start = frames.shape[1], frames.ctypes.data
-    for k in repeated:
-        copy_bytes(start + first[k] * size, start + k * size, size, size)
+    for k in range(begin, end):
+        if first_same[k] != k:
+            copy_bytes(start + first_same[k] * size, start + k * size, size, size)
 
 
 @kernel(types.void, INT_ROWS, BYTES)
 def concatenate_payloads(places: NDArray[np.int64], content: NDArray[np.uint8]) -> None:
     """Copy payloads to contiguous memory.
 
-    :param places: as for :func:`find_repeated`
+    :param places: as for :func:`find_repeated_payloads`
     :param content: receives the bytes of the payloads, one after the other, ``(sum of their lengths,)``
     """
     to = content.ctypes.data

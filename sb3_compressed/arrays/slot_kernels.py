@@ -8,6 +8,7 @@ import numpy as np
 from numba import from_dtype, types
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.payload_kernels import find_repeated
 from sb3_compressed.arrays.slot_format import (
     DAMAGED_PAYLOAD,
     DAMAGED_SLOT,
@@ -227,7 +228,7 @@ def locate_slots(
     places: NDArray[np.int64],
     problem: NDArray[np.int64],
 ) -> int:
-    """Verify slots, and write where the payloads of each begin in its segment to the first column of ``places``.
+    """Verify slots, and write the address in the log of each of their payloads to the first column of ``places``.
 
     The arguments are those of :func:`locate_stored`.
 
@@ -257,7 +258,7 @@ def locate_slots(
         first = segment.address + offset + segment.checksum_nbytes + SLOT_HEADER
         for frame in range(n):
             begin = uint32_at(first + 4 * frame)
-            places[n_payloads, 0] = begin
+            places[n_payloads, 0], places[n_payloads, 1], places[n_payloads, 2] = slots[k] - offset + begin, 0, 0
             prefetch(segment.address + begin)
             n_payloads += 1
     offsets[slots.size] = n_payloads
@@ -276,7 +277,7 @@ def number_of(codecs: NDArray[np.int64], n_codecs: int, codec: int) -> int:
     return n_codecs
 
 
-@kernel(INT, INTS, INT, SEGMENTS, INTS, INTS, INT_ROWS, INTS)
+@kernel(INT, INTS, INT, SEGMENTS, INTS, INTS, INT_ROWS, INTS, INTS, INTS)
 def locate_stored(
     slots: NDArray[np.int64],
     n_frames: int,
@@ -284,9 +285,11 @@ def locate_stored(
     codecs: NDArray[np.int64],
     offsets: NDArray[np.int64],
     places: NDArray[np.int64],
+    first_same: NDArray[np.int64],
+    table: NDArray[np.int64],
     problem: NDArray[np.int64],
 ) -> int:
-    """Locate and verify the payloads of slots, some of which may not be written yet.
+    """Locate and verify the payloads of slots, some of which may not be written yet; each payload once.
 
     :param slots: addresses in the log, ``(n,)``
     :param n_frames: the number of payloads of each slot, unless it has one; 0 for any number
@@ -295,6 +298,9 @@ def locate_stored(
     :param offsets: receives the index of the first payload of each slot, and the number of payloads, ``(n + 1,)``
     :param places: receives the address of each payload's bytes, their number, and the number of its codec,
         ``(at most, 3)``
+    :param first_same: receives for each payload the index of the first one that is the same, ``(number of rows of
+        places,)``; if it is empty, repeated payloads are not looked for
+    :param table: scratch memory for :func:`.find_repeated`
     :param problem: receives the index of a slot that cannot be read, and the offset of the damaged part, ``(2,)``
     :return: the number of different codecs, or what is wrong: :data:`TOO_MANY_PAYLOADS` if ``places`` has no room for
         them, :data:`NO_SEGMENT`, :data:`INVALID_SLOT`, :data:`DAMAGED_SLOT` or :data:`DAMAGED_PAYLOAD`
@@ -302,24 +308,31 @@ def locate_stored(
     n_payloads = locate_slots(slots, n_frames, segments, offsets, places, problem)
     if n_payloads < 0:
         return n_payloads
+    finds_repeated = first_same.size > 0
+    if finds_repeated:
+        find_repeated(places, n_payloads, table, first_same)
     n_codecs = 0
     for k in range(slots.size):
         row = row_of(segments, slots[k] >> 32)
         for index in range(offsets[k], offsets[k + 1]):
-            segment, place = segments[row], places[index]
-            begin = place[0]
-            problem[0], problem[1] = k, begin
-            nbytes = nbytes_of_payload(segment, begin)
-            if nbytes < 0:
-                return DAMAGED_PAYLOAD
-            content = segment.address + begin + segment.checksum_nbytes + PAYLOAD_HEADER
-            codec = uint32_at(content - 4)
-            if segment.checksum_nbytes:  # on disk, the codecs of a segment are in it
-                codec |= segment.number << 32
-            place[0], place[1], place[2] = content, nbytes, number_of(codecs, n_codecs, codec)
-            n_codecs = max(n_codecs, place[2] + 1)
-            first = codecs[places[offsets[k], 2]]
+            place = places[index]
+            if finds_repeated and first_same[index] != index:
+                same = places[first_same[index]]
+                place[0], place[1], place[2] = same[0], same[1], same[2]
+            else:
+                segment, begin = segments[row], place[0] & OFFSET
+                problem[0], problem[1] = k, begin
+                nbytes = nbytes_of_payload(segment, begin)
+                if nbytes < 0:
+                    return DAMAGED_PAYLOAD
+                content = segment.address + begin + segment.checksum_nbytes + PAYLOAD_HEADER
+                codec = uint32_at(content - 4)
+                if segment.checksum_nbytes:  # on disk, the codecs of a segment are in it
+                    codec |= segment.number << 32
+                place[0], place[1], place[2] = content, nbytes, number_of(codecs, n_codecs, codec)
+                n_codecs = max(n_codecs, place[2] + 1)
+            codec, first = codecs[place[2]], codecs[places[offsets[k], 2]]
             if bool(codec & OFFSET) != bool(first & OFFSET):  # some of its payloads name a codec, and some do not
-                problem[1] = slots[k] & OFFSET
+                problem[0], problem[1] = k, slots[k] & OFFSET
                 return INVALID_SLOT
     return n_codecs

@@ -29,7 +29,7 @@ from sb3_compressed.arrays.batch_pool import Empty, checked_empty
 from sb3_compressed.arrays.compaction import compaction_kernels
 from sb3_compressed.arrays.decoding import decode, payload_kernels
 from sb3_compressed.arrays.encoding import AcceptedCodec, FrameEncoder
-from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.arrays.payload_batch import PayloadBatch, table_size
 from sb3_compressed.arrays.segment_log import REFERENCE, SegmentLog, SlotSegment, segment_table
 from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels
 from sb3_compressed.arrays.slot_format import (
@@ -133,7 +133,11 @@ class SlotLog(SegmentLog):
         n_places = len(addresses) * (n_frames or FEW_PAYLOADS)
         while True:
             places, found = np.empty((n_places, 3), np.int64), np.empty(n_places, np.int64)
-            result = slot_kernels().locate_stored(addresses, n_frames, table, found, offsets, places, problem)
+            n_shared = 0 if n_frames == 1 else n_places  # frames of stacks repeat, whole items rarely do
+            first_same, hashes = np.empty(n_shared, np.int64), np.empty(table_size(n_shared), np.int64)
+            result = slot_kernels().locate_stored(
+                addresses, n_frames, table, found, offsets, places, first_same, hashes, problem
+            )
             if result >= 0:
                 break
             if result == NO_SEGMENT:
@@ -156,7 +160,8 @@ class SlotLog(SegmentLog):
                     slot, name = int(addresses[index]) & OFFSET, self.name(int(addresses[index]) >> 32)
                     raise CorruptPayload(f"{name}, the slot at byte {slot}: {error}", index) from error
             codecs.append(writer)
-        return PayloadBatch(codecs, Payloads(places, owner), n_frames, offsets)
+        same = None if n_frames == 1 else first_same[: len(places)]
+        return PayloadBatch(codecs, Payloads(places, owner), n_frames, offsets, same)
 
     def codec(self, address: int) -> Codec:
         """Return the codec at an address, each time the same object.
@@ -268,7 +273,7 @@ class SlotLog(SegmentLog):
         :raises OSError: if they cannot be written
         """
         places, skipped = batch.payloads.places, self.checksum_nbytes
-        _, first_same, _ = batch.find_repeated()
+        first_same = batch.first_same
         # At most, in one part: if the disk is full, nothing is left there.
         nbytes = int(places[first_same == np.arange(len(places)), 1].sum())
         nbytes += (skipped + PAYLOAD_HEADER + 4) * len(places) + (skipped + SLOT_HEADER) * len(items)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from slot_objects import Slot, batch_of, load_slots, write_slots
 
 from sb3_compressed.arrays.memory_log import MemoryLog
+from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.slot_log import SlotLog
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.storage.log import Log
@@ -28,22 +29,22 @@ def stacks(first: int, n: int) -> list[Slot]:
 
 
 SLOTS = stacks(3, 6)
-BATCH = batch_of(SLOTS, 4)
 
 
 class Stores(NamedTuple):
-    """A store with some slots, and another one with those that are written to it."""
+    """A store with some slots, and another one and a batch with those that are written to it."""
 
     target: SlotLog
     source: SlotLog
     before: NDArray[np.int64]
     written: NDArray[np.int64]
+    batch: PayloadBatch
 
     def copy(self) -> NDArray[np.int64]:
         return self.target.copier_from(self.source).copy(self.written)
 
     def append_items(self) -> NDArray[np.int64]:
-        return self.target.append_items(BATCH, np.arange(len(SLOTS)))
+        return self.target.append_items(self.batch, np.arange(len(SLOTS)))
 
     def assert_can_be_written(self, write: Write) -> None:
         """Assert that slots can be written, and that what was there before is unchanged."""
@@ -73,7 +74,7 @@ def new_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], S
         source = MemoryLog()
         tables = [store.new_table((n,)) for store, n in ((target, 8), (source, len(SLOTS)))]
         tables[0][:], tables[1][:] = write_slots(target, stacks(0, 8)), write_slots(source, SLOTS)
-        return Stores(target, source, *tables)
+        return Stores(target, source, tables[0], tables[1], batch_of(SLOTS, 4))
 
     return new
 

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from slot_objects import LogOfCodec, Slot, batch_of, load_slots, slot_n_frames, write_slots
 
+from sb3_compressed.arrays import memory_log
+from sb3_compressed.arrays.memory_log import MemoryLog
 from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.codecs import TrainableCodec, get_codec
 from sb3_compressed.codecs.delta import Delta
@@ -177,6 +179,30 @@ def test_unwritten_and_whole_items_are_gathered_among_frames(log: Log) -> None:
     for slots in ([None, frames], [frames, None, whole, frames], [None, None], [whole], [frames, frames]):
         found = assert_gathers(log, write_slots(log, slots), slots, 2)
         assert np.diff(found.offsets).tolist() == [*map(slot_n_frames, slots)]
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_payloads_that_slots_share_are_found(kind: str, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_log, "MIN_NBYTES", 1 << 12)
+    stored = log if kind == "folder" else MemoryLog()
+    slots, written = [], []
+    for first in range(0, 60, 20):  # on disk, other payloads have the same offsets in each segment
+        part = [*stacks(60, 300, CODECS[0])[first : first + 20], (CODECS[0], b"%d whole" % first), None]
+        written.append(write_slots(stored, part))
+        slots += part
+        if kind == "folder":
+            log.begin_segment()
+    addresses = np.concatenate(written)
+    assert len({*(addresses[addresses != 0] >> 32).tolist()}) >= 3
+    whole = np.flatnonzero([slot_n_frames(slot) <= 1 for slot in slots])
+    drawn = np.random.default_rng(0).integers(0, len(slots), 150)
+    for n_frames, order in ((4, drawn), (0, drawn), (4, whole.repeat(2)), (1, whole.repeat(2)), (4, drawn[:0])):
+        found = assert_gathers(stored, addresses[order], [slots[k] for k in order], n_frames)
+        _, first_ones, numbers = np.unique(found.payloads.places, axis=0, return_index=True, return_inverse=True)
+        assert len(first_ones) < len(found.payloads) or not order.size
+        np.testing.assert_array_equal(found.first_same, first_ones[numbers.reshape(-1)])
+        elsewhere = PayloadBatch(found.codecs, found.payloads, n_frames, found.offsets)
+        np.testing.assert_array_equal(elsewhere.first_same, found.first_same)
 
 
 @pytest.mark.parametrize(

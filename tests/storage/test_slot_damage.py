@@ -188,6 +188,22 @@ def test_invalid_parts_with_right_checksums_are_refused(way: str, kind: str, log
         READERS[way](log, addresses)
 
 
+@pytest.mark.parametrize("first_is_trained", [True, False])
+@pytest.mark.parametrize("way", READERS)
+def test_an_invalid_slot_of_payloads_that_another_one_has_is_refused(
+    way: str, first_is_trained: bool, log: Log
+) -> None:
+    codec = codec_record(log, CODECS[0])
+    trained = append_part(log, lambda at: payload_at(at, b"abc", codec))
+    plain = append_part(log, lambda at: payload_at(at, b"def", 0))
+    valid = FIRST << 32 | append_part(log, lambda at: slot_at(at, [trained, trained]))
+    mixed = [trained, plain] if first_is_trained else [plain, trained]
+    invalid = FIRST << 32 | append_part(log, lambda at: slot_at(at, mixed))
+    with pytest.raises(CorruptPayload) as caught:
+        READERS[way](log, np.array([valid, invalid]))
+    assert caught.value.index == 1
+
+
 # -- addresses -----------------------------------------------------------------------------------------------
 
 
