@@ -155,7 +155,7 @@ class Delta(BytesCodec, TrainableCodec):
     _lz4: Lz4Blocks = field(init=False, repr=False, compare=False)
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
     _plain_zstd: ZstdDict = field(init=False, repr=False, compare=False)
-    _kernel_arguments: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _encoders: dict[tuple[int, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _state: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -315,7 +315,7 @@ class Delta(BytesCodec, TrainableCodec):
         """Free the encoder's tables; see :meth:`TrainableCodec.release_encoder`."""
         self._zstd.release_encoder()
         self._plain_zstd.release_encoder()
-        self._kernel_arguments.clear()
+        self._encoders.clear()
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
         """Compress a batch; see :meth:`Codec.encode`."""
@@ -328,21 +328,15 @@ class Delta(BytesCodec, TrainableCodec):
         n_frames, frame_nbytes = rows.shape
         if not (n_frames and references.content and self.tries_delta) or frame_nbytes != references.frame_nbytes:
             return Payloads.of(self._encode_whole(rows, self._picture_layout(frames)))
-        cached = self._kernel_arguments[:1]  # atomic: another thread may clear the list
-        encoder = cached[0] if cached else self._new_encoder(frames)
-        if encoder[0] != frames.shape[1:]:
-            encoder = self._new_encoder(frames)
-        _, encode_deltas, *arguments = encoder
+        encoder = self._encoders.get(frames.shape[1:]) or self._new_encoder(frames)
         deltas, places = np.empty(n_frames * (frame_nbytes // 4), UINT8), np.empty((n_frames, 3), INT64)
-        # A delta of at most this size is stored as it is; larger ones compete with the other coders.
-        max_nbytes = int(self.SMALL_DELTA * frame_nbytes) if self.tries_zstd else frame_nbytes
-        nbytes = encode_deltas(rows, *arguments, max_nbytes, deltas, places)
+        nbytes = delta_kernels().encode_deltas(rows, encoder.state, deltas, places)
         if nbytes:
             payloads = Payloads(places, deltas)
             payloads.nbytes = nbytes
             return payloads
         sizes = places[:, 1].tolist()
-        large = [index for index, size in enumerate(sizes) if not 0 < size <= max_nbytes]
+        large = [index for index, size in enumerate(sizes) if not 0 < size <= encoder.small_nbytes]
         max_ratio = 1.0
         if self._coder_in_use == "zstd":
             is_high = self.compresslevel > self.levels.default
@@ -412,17 +406,14 @@ class Delta(BytesCodec, TrainableCodec):
                 payloads[index] = payload
         return payloads
 
-    def _new_encoder(self, frames: NDArray[Any]) -> tuple[Any, ...]:
-        """Return the shape of a frame, the kernel for it, and the kernel's arguments between frames and results.
-
-        These are the references as one vector, the hash table of the words in it, and the bytes of a line and a plane,
-        and of a pixel if equal pixels are searched for.
-        """
-        kernels = delta_kernels()
-        references, table = self.references.rows.reshape(-1), np.empty(1 << kernels.TABLE_BITS, dtype=np.int32)
-        kernels.index_words(references, table)
-        encoder = frames.shape[1:], kernels.encode_deltas, references, table, *self._layout_of(frames)
-        self._kernel_arguments[:] = [encoder]
+    def _new_encoder(self, frames: NDArray[Any]) -> Any:
+        """Return a :class:`.DeltaEncoder` for frames of this shape, which replaces that for another one."""
+        references = self.references
+        # A delta of at most this size is stored as it is; larger ones compete with the other coders.
+        small_nbytes = int(self.SMALL_DELTA * references.frame_nbytes) if self.tries_zstd else references.frame_nbytes
+        encoder = delta_kernels().DeltaEncoder(references.rows.reshape(-1), *self._layout_of(frames), small_nbytes)
+        self._encoders.clear()
+        self._encoders[frames.shape[1:]] = encoder
         return encoder
 
     @classmethod

@@ -2,7 +2,16 @@
 
 import numpy as np
 
-__all__ = ["CODEC_STATE", "FILTERED", "FIRST_REFERENCE", "LZ4_BLOCK", "PACKED", "RAW", "RAW_IN_C_ORDER"]
+__all__ = [
+    "CODEC_STATE",
+    "ENCODER_STATE",
+    "FILTERED",
+    "FIRST_REFERENCE",
+    "LZ4_BLOCK",
+    "PACKED",
+    "RAW",
+    "RAW_IN_C_ORDER",
+]
 
 FIRST_REFERENCE = 2
 """That of a delta from the first reference; smaller ones are those of ``zstd-dict``."""
@@ -24,3 +33,16 @@ CODEC_STATE = np.dtype(
 """What decoding needs of a codec: the address of its references, their size in bytes, and that of each; the address of
 its dictionary for LZ4, and its size; the number of channels and the size of frames that it stores in channel-last
 order."""
+
+ENCODER_STATE = np.dtype(
+    [
+        ("references", np.int64),  # their address
+        ("references_nbytes", np.int64),
+        ("table", np.int64),  # the address of the hash table of their words, see ``index_words``
+        ("line", np.int64),  # bytes of a line of pixels
+        ("plane", np.int64),  # bytes of a color plane, 0 if there is only one
+        ("pixel", np.int64),  # bytes of a pixel, if equal pixels are searched for in the frame itself, else 0
+        ("small_nbytes", np.int64),  # bytes of a small payload, which need not compete with other coders
+    ]
+)
+"""What encodes frames of one shape as deltas."""

@@ -13,13 +13,19 @@ from numba import types
 
 from sb3_compressed.kernels.jit import byte_at, first_byte_of, helper, put_byte, put_word, word_at, words_at
 
-__all__ = ["INT", "STEP", "WORD", "common_length", "copy_bytes", "differ", "number_at"]
+__all__ = ["INT", "STEP", "WORD", "common_length", "copy_bytes", "differ", "number_at", "signed_address"]
 
 INT = types.int64
 """An address, an index, a number of bytes."""
 
 WORD = 8  # bytes
 STEP = 4 * WORD
+
+
+@helper(INT, INT)
+def signed_address(address: int) -> int:
+    """Return an address of ``array.ctypes.data`` as an int64, since it is unsigned, and numba adds both as floats."""
+    return address
 
 
 @helper(INT, INT)

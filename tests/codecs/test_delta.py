@@ -15,7 +15,7 @@ from roundtrips import moving_boxes, roundtrip
 
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.codecs.delta import Delta, ReferenceFrames, coder_of
-from sb3_compressed.codecs.delta_kernels import encode_deltas
+from sb3_compressed.codecs.delta_kernels import DeltaEncoder, encode_deltas
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CodecError
 
@@ -132,8 +132,8 @@ def test_encoder_never_writes_outside_a_small_output() -> None:
     frames = np.random.default_rng(1).integers(0, 256, (3, 900), np.uint8)
     for room in (0, 1, 15, 16, 40, 300):
         guarded, places = np.full(3 * room + 64, 99, np.uint8), np.empty((3, 3), np.int64)
-        references, table = codec._new_encoder(frames)[2:4]
-        assert encode_deltas(frames, references, table, 30, 0, 0, 900, guarded[32 : 32 + 3 * room], places) == 0
+        encoder = DeltaEncoder(codec.references.rows.reshape(-1), line=30, plane=0, pixel=0, small_nbytes=900)
+        assert encode_deltas(frames, encoder.state, guarded[32 : 32 + 3 * room], places) == 0
         assert not places[:, 1:].any()
         assert (guarded[:32] == 99).all()
         assert (guarded[-32:] == 99).all()
@@ -232,8 +232,9 @@ def test_roundtrip_of_frames_composed_of_references(data: st.DataObject) -> None
     shape = data.draw(st.sampled_from([(size,), (1, size), (size, 1), (size, 1, 1), (1, 1, size)]))
     output, places = np.empty(2 * size + 64, np.uint8), np.empty((1, 3), np.int64)
     line, plane, pixel = (data.draw(st.integers(least, most)) for least, most in ((1, size), (0, size), (0, 5)))
-    references, table = codec._new_encoder(frame)[2:4]
-    encode_deltas(frame, references, table, line, plane, pixel, size, output, places)
+    encode_deltas(
+        frame, DeltaEncoder(codec.references.rows.reshape(-1), line, plane, pixel, size).state, output, places
+    )
     out = np.empty_like(frame)
     codec.decode_into([*Payloads(places, output)], out)
     np.testing.assert_array_equal(out, frame)

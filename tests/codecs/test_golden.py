@@ -8,7 +8,7 @@ from filtering_codec import Filtering, filtered
 from golden_payloads import CHANGES_OF_SOURCE, COUNTED, DELTAS, FRAMES, GOLDEN, MALFORMED_DELTAS, delta_frames
 
 from sb3_compressed.codecs import available_codecs, get_codec
-from sb3_compressed.codecs.delta_kernels import encode_deltas
+from sb3_compressed.codecs.delta_kernels import DeltaEncoder, encode_deltas
 from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload
@@ -56,10 +56,9 @@ def test_deltas_are_encoded_and_decoded_as_golden_payloads() -> None:
     assert [written[i] for i in (0, 1, 3)] == [payloads[i] for i in (0, 1, 3)]
     assert written[2] == payloads[2] or written[2][0] < 2, "zstd compresses this one better"
     output, places = np.empty(4 * 600, np.uint8), np.empty((4, 3), np.int64)
-    references, table = codec._new_encoder(frames)[2:4]
-    smallest = min(map(len, payloads))
-    assert encode_deltas(frames, references, table, 30, 0, 0, smallest, output, places) == 0
-    assert encode_deltas(frames, references, table, 30, 0, 0, 600, output, places) == sum(map(len, payloads))
+    for small_nbytes, nbytes in ((min(map(len, payloads)), 0), (600, sum(map(len, payloads)))):
+        encoder = DeltaEncoder(codec.references.rows.reshape(-1), line=30, plane=0, pixel=0, small_nbytes=small_nbytes)
+        assert encode_deltas(frames, encoder.state, output, places) == nbytes
     assert [*Payloads(places, output)] == payloads
 
 

@@ -6,18 +6,50 @@ are decoded already. The source of the byte at ``position`` of the frame is at `
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from numba import types
 
 from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD
 from sb3_compressed.kernels.jit import helper, put_word, stack_memory, word_at
 
-__all__ = ["LONG", "N_RECENT", "PAIR", "address_of", "fill_recent", "n_readable", "new_recent", "push_offset"]
+__all__ = [
+    "FRAME",
+    "LONG",
+    "N_RECENT",
+    "PAIR",
+    "Frame",
+    "address_of",
+    "fill_recent",
+    "n_readable",
+    "new_recent",
+    "push_offset",
+]
 
 LONG = 255  # marks a number of two bytes, which follow
 N_RECENT = 4  # recent offsets that one byte can select
 PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
 new_recent = stack_memory(N_RECENT)
 """Return the address of scratch memory for the recent offsets."""
+
+
+class Frame(NamedTuple):
+    """A frame, and the references that its bytes may be copied from.
+
+    :param address: address of the frame
+    :param size: its bytes
+    :param references: address of the references
+    :param references_nbytes: the bytes of all of them
+    """
+
+    address: int
+    size: int
+    references: int
+    references_nbytes: int
+
+
+# Kernels pass the numbers of a tuple in registers, as separate arguments.
+FRAME = types.NamedUniTuple(INT, len(Frame._fields), Frame)  # type: ignore[no-untyped-call]
 
 
 @helper(types.void, INT, INT)
@@ -38,8 +70,8 @@ def push_offset(recent: int, index: int, offset: int) -> None:
     put_word(recent, offset)
 
 
-@helper(INT, INT, INT, INT, INT)
-def n_readable(source: int, references_size: int, position: int, size: int) -> int:
+@helper(INT, FRAME, INT, INT)
+def n_readable(frame: Frame, source: int, position: int) -> int:
     """Return how many bytes of a source are readable for the frame from ``position`` on; 0 if it is invalid.
 
     Bytes of the frame itself are readable from a whole step back: closer ones may not be written yet when a step is
@@ -47,12 +79,14 @@ def n_readable(source: int, references_size: int, position: int, size: int) -> i
     """
     if source < 0:
         return 0
-    if source < references_size:
-        return min(references_size - source, size - position)
-    return size - position if source - references_size + STEP <= position else 0
+    if source < frame.references_nbytes:
+        return min(frame.references_nbytes - source, frame.size - position)
+    return frame.size - position if source - frame.references_nbytes + STEP <= position else 0
 
 
-@helper(INT, INT, INT, INT, INT)
-def address_of(source: int, references: int, references_size: int, frame: int) -> int:
+@helper(INT, FRAME, INT)
+def address_of(frame: Frame, source: int) -> int:
     """Return the address of a source position."""
-    return references + source if source < references_size else frame + source - references_size
+    if source < frame.references_nbytes:
+        return frame.references + source
+    return frame.address + source - frame.references_nbytes

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from sb3_compressed.codecs.delta_headers import CODEC_STATE, FIRST_REFERENCE, LZ4_BLOCK, PACKED, RAW, RAW_IN_C_ORDER
 from sb3_compressed.codecs.delta_kernels.copy_sources import (
+    FRAME,
     LONG,
     N_RECENT,
     PAIR,
+    Frame,
     address_of,
     fill_recent,
     n_readable,
@@ -21,7 +23,7 @@ from sb3_compressed.codecs.delta_kernels.copy_sources import (
 )
 from sb3_compressed.codecs.lz4_kernels import decode_block
 from sb3_compressed.codecs.packed_kernels import unpack_frame
-from sb3_compressed.kernels.byte_kernels import INT, WORD, copy_bytes, number_at
+from sb3_compressed.kernels.byte_kernels import INT, WORD, copy_bytes, number_at, signed_address
 from sb3_compressed.kernels.jit import BYTE_ROWS, BYTES, INT_ROWS, READ_INTS, byte_at, helper, int64_at, kernel
 from sb3_compressed.kernels.plane_kernels import separate_pixels
 
@@ -47,21 +49,19 @@ def read_number(payload: int, at: int, size: int) -> tuple[int, int]:
     return number_at(payload + at + 1) | number_at(payload + at + 2) << 8, at + 3
 
 
-@helper(types.boolean, INT, INT, INT, INT, INT, INT, INT)
-def decode_delta(
-    payload: int, payload_size: int, references: int, references_size: int, recent: int, frame: int, size: int
-) -> bool:
+@helper(types.boolean, INT, INT, FRAME, INT)
+def decode_delta(payload: int, payload_size: int, frame: Frame, recent: int) -> bool:
     """Decode one payload; return whether it is a valid delta.
 
     :param payload: address of the payload, of ``payload_size`` bytes
-    :param references: address of the references of its codec, ``references_size`` bytes in all
+    :param frame: the output, and the references of its codec
     :param recent: address of scratch memory for the recent offsets
-    :param frame: address of the output, of ``size`` bytes
     """
+    size = frame.size
     if payload_size == 0 or byte_at(payload) < FIRST_REFERENCE:
         return False
     offset = (number_at(payload) - FIRST_REFERENCE) * size
-    if offset + size > references_size:
+    if offset + size > frame.references_nbytes:
         return False
     fill_recent(recent, offset)
     position = 0
@@ -72,11 +72,11 @@ def decode_delta(
             return False
         while equal > 0:  # a second time if the source continues from the references into the frame
             source = offset + position
-            readable = n_readable(source, references_size, position, size)
+            readable = n_readable(frame, source, position)
             if readable <= 0:
                 return False
             length = min(equal, readable)
-            copy_bytes(address_of(source, references, references_size, frame), frame + position, length, readable)
+            copy_bytes(address_of(frame, source), frame.address + position, length, readable)
             position += length
             equal -= length
         if position == size:
@@ -87,7 +87,7 @@ def decode_delta(
         if length > 0:
             if position + length > size or at + length > payload_size:
                 return False
-            copy_bytes(payload + at, frame + position, length, min(payload_size - at, size - position))
+            copy_bytes(payload + at, frame.address + position, length, min(payload_size - at, size - position))
             position += length
             at += length
             continue
@@ -130,7 +130,7 @@ def decode_frames(
     :raises IndexError: if the codec index of a payload is out of range
     """
     n_frames, size = frames.shape
-    start, numbers, memory = frames.ctypes.data, layout.ctypes.data, scratch.ctypes.data
+    start, memory, numbers = signed_address(frames.ctypes.data), signed_address(scratch.ctypes.data), layout.ctypes.data
     recent = new_recent()
     for k in range(n_frames):
         if done[k] != 0:
@@ -160,7 +160,7 @@ def decode_frames(
             )
         else:
             usable = state.references_nbytes if state.reference_nbytes == size else 0
-            is_decoded = decode_delta(payload, payload_size, state.references, usable, recent, target, size)
+            is_decoded = decode_delta(payload, payload_size, Frame(target, size, state.references, usable), recent)
         if is_decoded and is_channel_last:
             separate_pixels(target, state.channels, size // state.channels, frame)
         done[k] = is_decoded

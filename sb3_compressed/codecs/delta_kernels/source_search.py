@@ -7,11 +7,13 @@ on.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta_kernels.copy_sources import N_RECENT, PAIR, address_of, n_readable
+from sb3_compressed.codecs.delta_kernels.copy_sources import FRAME, N_RECENT, PAIR, Frame, address_of, n_readable
 from sb3_compressed.kernels.byte_kernels import INT, STEP, WORD, common_length
 from sb3_compressed.kernels.jit import (
     READ_BYTES,
@@ -27,7 +29,9 @@ from sb3_compressed.kernels.jit import (
 )
 
 __all__ = [
+    "SEARCH",
     "TABLE_BITS",
+    "Search",
     "better_source",
     "clear_frame_table",
     "index_words",
@@ -47,6 +51,30 @@ HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio (Knuth, The Art of 
 NO_POSITION = np.uint64(0xFFFFFFFFFFFFFFFF)  # -1
 new_frame_table = stack_memory(1 << FRAME_TABLE_BITS)
 """Return the address of scratch memory for the hash table of the words of a frame."""
+
+
+class Search(NamedTuple):
+    """Where sources for a frame are searched for.
+
+    :param table: address of the hash table of the words of the references
+    :param line: bytes of a line of pixels: a pixel often equals the one above
+    :param plane: bytes of a color plane, as planes often have equal bytes; 0 if there is only one
+    :param pixel: bytes of a pixel, if equal pixels are searched for in the frame itself; else 0
+    :param recent: address of scratch memory for the recent offsets
+    :param frame_table: address of the table that :func:`store_words` fills; it may contain words of previous frames
+    :param begin: the position of the frame among those of its batch, which this table counts from
+    """
+
+    table: int
+    line: int
+    plane: int
+    pixel: int
+    recent: int
+    frame_table: int
+    begin: int
+
+
+SEARCH = types.NamedUniTuple(INT, len(Search._fields), Search)  # type: ignore[no-untyped-call]
 
 
 @helper(INT, types.uint64)
@@ -114,105 +142,86 @@ def clear_frame_table(table: int) -> None:
         put_word(table + k * WORD, NO_POSITION)
 
 
-@helper(types.void, INT, INT, INT, INT, INT, INT)
-def store_words(frame: int, start: int, end: int, pixel: int, first: int, table: int) -> None:
+@helper(types.void, SEARCH, INT, INT, INT)
+def store_words(search: Search, frame: int, start: int, end: int) -> None:
     """Store the positions of those words of a frame that start with a pixel from ``start`` on, before ``end``.
 
     :param frame: address of the frame
-    :param pixel: bytes of a pixel
-    :param first: the position of the frame in its batch, which is added
-    :param table: address of the hash table, of ``2 ** FRAME_TABLE_BITS`` words
     """
-    i = start + n_bytes_to_pixel(start, pixel)
+    i = start + n_bytes_to_pixel(start, search.pixel)
     while i < end:  # range() would divide
-        put_word(table + (hash_of_word(word_at(frame + i)) >> FRAME_TABLE_SHIFT) * WORD, first + i)
-        i += pixel
+        hashed = hash_of_word(word_at(frame + i)) >> FRAME_TABLE_SHIFT
+        put_word(search.frame_table + hashed * WORD, search.begin + i)
+        i += search.pixel
 
 
-@helper(INT, INT, INT, INT, INT, INT, INT, types.uint64)
-def match_length(
-    source: int, references: int, references_size: int, frame: int, i: int, size: int, word: np.uint64
-) -> int:
+@helper(INT, FRAME, INT, INT, types.uint64)
+def match_length(frame: Frame, source: int, i: int, word: np.uint64) -> int:
     """Return how many bytes of a frame from ``i`` on equal those of a source; 0 if not even a word does.
 
     :param source: the position of the source
-    :param references: address of the references, ``references_size`` bytes in all
-    :param frame: address of the frame, of ``size`` bytes
     :param word: the word of the frame at ``i``
     """
-    if source < references_size:
-        if source < 0 or source + WORD > references_size:
+    references_nbytes = frame.references_nbytes
+    if source < references_nbytes:
+        if source < 0 or source + WORD > references_nbytes:
             return 0
-        address = references + source
-        readable = min(references_size - source, size - i)
+        address = frame.references + source
+        readable = min(references_nbytes - source, frame.size - i)
     else:
-        if source - references_size + STEP > i:
+        if source - references_nbytes + STEP > i:
             return 0
-        address = frame + source - references_size
-        readable = size - i
+        address = frame.address + source - references_nbytes
+        readable = frame.size - i
     if word_at(address) != word:
         return 0
-    return WORD + common_length(frame + i + WORD, address + WORD, readable - WORD)
+    return WORD + common_length(frame.address + i + WORD, address + WORD, readable - WORD)
 
 
-@helper(PAIR, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT, INT)
-def better_source(
-    frame: int,
-    size: int,
-    references: int,
-    references_size: int,
-    table: int,
-    frame_table: int,
-    first: int,
-    i: int,
-    offset: int,
-    line: int,
-    plane: int,
-    pixel: int,
-    recent: int,
-) -> tuple[int, int]:
+@helper(PAIR, FRAME, SEARCH, INT, INT)
+def better_source(frame: Frame, search: Search, i: int, offset: int) -> tuple[int, int]:
     """Find a source that matches the frame from ``i`` on so much better than the current one that changing it pays.
 
     It tries a position of the same word in the frame itself, which is preferred as it often suits the next lines, too,
     then one in the references, the line above, other color planes, and the recent offsets.
 
-    The arguments are those of :func:`.encode_delta`.
-
+    :param offset: the current source
     :return: its offset, which is ``offset`` if none is better, and its index among the recent ones, :data:`N_RECENT` if
         it is none of them
     """
-    word = word_at(frame + i)
+    references_nbytes = frame.references_nbytes
+    word = word_at(frame.address + i)
     hashed = hash_of_word(word)
     longest = 0
     best, index = offset, N_RECENT
-    if pixel:
-        stored = int64_at(frame_table + (hashed >> FRAME_TABLE_SHIFT) * WORD) - first
-        source = references_size + stored
+    if search.pixel:
+        stored = int64_at(search.frame_table + (hashed >> FRAME_TABLE_SHIFT) * WORD) - search.begin
+        source = references_nbytes + stored
         if stored >= 0 and source - i != offset and source < MAX_SOURCE:
-            longest = match_length(source, references, references_size, frame, i, size, word)
+            longest = match_length(frame, source, i, word)
             best = source - i if longest else offset
-    source = int32_at(table + hashed * INT32_NBYTES)
+    source = int32_at(search.table + hashed * INT32_NBYTES)
     if source - i != offset and source < MAX_SOURCE:
-        length = match_length(source, references, references_size, frame, i, size, word)
+        length = match_length(frame, source, i, word)
         if length > longest:
             longest, best = length, source - i
-    for k in range(3 if plane else 1):
-        source = references_size + i - (line if k == 0 else (3 - k) * plane)
+    for k in range(3 if search.plane else 1):
+        source = references_nbytes + i - (search.line if k == 0 else (3 - k) * search.plane)
         if source - i != offset and source < MAX_SOURCE:
-            length = match_length(source, references, references_size, frame, i, size, word)
+            length = match_length(frame, source, i, word)
             if length > longest:
                 longest, best = length, source - i
     for k in range(N_RECENT):
-        other = int64_at(recent + k * WORD)
+        other = int64_at(search.recent + k * WORD)
         if other != offset:
-            length = match_length(other + i, references, references_size, frame, i, size, word)
+            length = match_length(frame, other + i, i, word)
             if length > max(longest - 2, 0):  # a recent offset takes two bytes less
                 longest, best, index = length, other, k
     if longest < MIN_GAIN:
         return offset, N_RECENT
-    comparable = min(longest, n_readable(offset + i, references_size, i, size))
+    comparable = min(longest, n_readable(frame, offset + i, i))
     if comparable > 0:
-        source = address_of(offset + i, references, references_size, frame)
-        if not differ_in(frame + i, source, comparable, MIN_GAIN - longest + comparable):
+        source = address_of(frame, offset + i)
+        if not differ_in(frame.address + i, source, comparable, MIN_GAIN - longest + comparable):
             return offset, N_RECENT
     return best, index
