@@ -118,36 +118,37 @@ class PreviousRow:
 
     def __init__(self, items: NDArray[Any], layout: FrameLayout | None) -> None:
         # On first use, since importing numba takes long.
-        from sb3_compressed.arrays.frame_dedup_kernels import masks_of_older_frames, take_new_frames
+        from sb3_compressed.arrays.frame_dedup_kernels import PREVIOUS_ROW, masks_of_older_frames, take_new_frames
 
         self._take_new_frames = take_new_frames
         self.is_valid = False
         self.shape, self.strides, self.layout = items.shape, items.strides, layout
         self._dtype = items.dtype
         n_frames = 1 if layout is None else layout.n_frames
-        item_nbytes = items.nbytes // max(len(items), 1)
+        n_envs, item_nbytes = len(items), items.itemsize * math.prod(items.shape[1:])
         # Frames are contiguous, or interleaved pixel by pixel as ``VecFrameStack`` stacks them.
-        self._n_frames, self._piece, self._axes = n_frames, max(item_nbytes // n_frames, 1), tuple(range(items.ndim))
-        frame_axes = self._axes
+        piece, axes = max(item_nbytes // n_frames, 1), tuple(range(items.ndim))
+        frame_axes = axes
         if layout is None:  # any order of axes that is contiguous
             by_stride = (0, *sorted(range(1, items.ndim), key=lambda axis: -items.strides[axis]))
             if items.transpose(by_stride).flags.c_contiguous:
-                self._axes = frame_axes = by_stride
+                axes = frame_axes = by_stride
         elif layout.axis == 0:
             last = (0, *range(2, items.ndim), 1)
             if items.transpose(last).flags.c_contiguous and not items.flags.c_contiguous:
-                self._piece, self._axes = layout.channels * items.itemsize, last
-                frame_axes = self._axes if layout.channels > 1 else frame_axes
+                piece, axes = layout.channels * items.itemsize, last
+                frame_axes = axes if layout.channels > 1 else frame_axes
         else:
-            self._piece = layout.piece * items.itemsize
-        self._newest_first = layout is not None and layout.newest_first
-        self._is_contiguous = items.transpose(self._axes).flags.c_contiguous
-        self._masks = masks_of_older_frames(n_frames, self._piece)
-        self.items = _empty_in_order(items.shape, items.dtype, self._axes)
-        flat = self.items.transpose(self._axes).reshape(len(items), math.prod(items.shape[1:]))  # a view
-        self._rows = flat.view(UINT8)
-        self._frame_axes = frame_axes
-        self._n_new = np.empty((2, len(items)), dtype=np.int64)
+            piece = layout.piece * items.itemsize
+        self._n_frames, self._axes, self._frame_axes = n_frames, axes, frame_axes
+        self._is_contiguous = items.transpose(axes).flags.c_contiguous
+        self.items = _empty_in_order(items.shape, items.dtype, axes)
+        self._masks = masks = masks_of_older_frames(n_frames, piece)
+        newest_first = layout is not None and layout.newest_first
+        # The kernel reads and writes at the addresses of these two arrays.
+        row = self.items.ctypes.data, n_envs, item_nbytes, n_frames, piece, newest_first
+        self._record = np.array([(*row, masks.ctypes.data, masks.shape[1])], PREVIOUS_ROW)
+        self._n_new = np.empty((2, n_envs), dtype=np.int64)
         self._frames, self._frame_rows = self._new_frames(2)
 
     def take_new_frames(self, rows: Sequence[NDArray[Any]], n_steps: int = 1) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -183,10 +184,7 @@ class PreviousRow:
                     f"{items.dtype}"
                 )
             views.append(items.transpose(self._axes).ravel().view(UINT8))  # the axis of steps may lie anywhere
-        n_frames = self._take_new_frames(
-            n_rows, views[0], views[-1], self._rows, self._n_frames, self._piece, self._masks,
-            self._newest_first, was_valid, n_new, frame_rows,
-        )  # fmt: skip
+        n_frames = self._take_new_frames(n_rows, views[0], views[-1], self._record, was_valid, n_new, frame_rows)
         return n_new[:n_rows], frames[:n_frames]
 
     def _new_frames(self, n_rows: int) -> tuple[NDArray[Any], NDArray[np.uint8]]:

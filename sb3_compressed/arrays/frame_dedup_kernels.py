@@ -8,17 +8,17 @@ a byte of every frame, there are as many blocks as pixels.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-from numba import types
+from numba import from_dtype, types
 from numpy.typing import NDArray
 
-from sb3_compressed.kernels.byte_kernels import INT, WORD, copy_bytes, differ
+from sb3_compressed.kernels.byte_kernels import INT, WORD, copy_bytes, differ, signed_address
 from sb3_compressed.kernels.jit import (
     BYTE_ROWS,
     INT_ROWS,
     READ_BYTES,
-    READ_WORD_ROWS,
     bytes_at,
     helper,
     kernel,
@@ -26,8 +26,22 @@ from sb3_compressed.kernels.jit import (
     word_at,
 )
 
-__all__ = ["masks_of_older_frames", "take_new_frames"]
+__all__ = ["PREVIOUS_ROW", "masks_of_older_frames", "take_new_frames"]
 
+PREVIOUS_ROW = np.dtype(
+    [
+        ("items", np.int64),  # the address of its observations, ``(n_envs, item_nbytes)``
+        ("n_envs", np.int64),
+        ("item_nbytes", np.int64),
+        ("n_frames", np.int64),  # frames of an observation
+        ("piece", np.int64),  # contiguous bytes of a frame
+        ("newest_first", np.int64),  # 1 if the newest frame is the first one of an observation, 0 if it is the last one
+        ("masks", np.int64),  # the address of what ``masks_of_older_frames`` returns
+        ("mask_size", np.int64),  # words of the mask for one shift
+    ]
+)
+"""The row of observations that the next one continues."""
+PREVIOUS_ROWS = types.Array(from_dtype(PREVIOUS_ROW), 1, "C")
 MASK_NBYTES = 4096  # compared between two checks for a difference
 MAX_MASKED_BLOCK = 512  # bytes
 
@@ -93,19 +107,12 @@ def continues(
     return True
 
 
-@kernel(
-    INT, INT, READ_BYTES, READ_BYTES, BYTE_ROWS, INT, INT, READ_WORD_ROWS,
-    types.boolean, types.boolean, INT_ROWS, BYTE_ROWS,
-)  # fmt: skip
+@kernel(INT, INT, READ_BYTES, READ_BYTES, PREVIOUS_ROWS, types.boolean, INT_ROWS, BYTE_ROWS)
 def take_new_frames(
     n_rows: int,
     first: NDArray[np.uint8],
     second: NDArray[np.uint8],
-    previous: NDArray[np.uint8],
-    n_frames: int,
-    piece: int,
-    masks: NDArray[np.uint64],
-    newest_first: bool,
+    previous: NDArray[Any],
     is_valid: bool,
     n_new: NDArray[np.int64],
     frames: NDArray[np.uint8],
@@ -119,24 +126,22 @@ def take_new_frames(
     :param n_rows: 1 for a row of observations, or twice the number of steps, for observations and the next ones in turn
     :param first: bytes of the observations, ``(n_steps * n_envs * item_nbytes,)``
     :param second: bytes of the next ones, of the same shape; ignored for one row
-    :param previous: bytes of the ones before, ``(n_envs, item_nbytes)``; receives the last ones
-    :param n_frames: frames of an observation
-    :param piece: contiguous bytes of one frame
-    :param masks: what :func:`masks_of_older_frames` returns
-    :param newest_first: whether the newest frame is the first one of an observation, not the last one
+    :param previous: the ones before, ``(1,)`` of :data:`PREVIOUS_ROW`; their memory receives the last ones
     :param is_valid: whether there are previous observations
     :param n_new: receives the number of new frames, ``(n_rows, n_envs)`` or more rows
     :param frames: receives the new frames, those of an environment together, those of an observation in its order;
         ``(n_rows * n_envs * n_frames, frame_nbytes)`` or more
     :return: the number of new frames
     """
-    n_envs, item_nbytes = previous.shape
-    mask, mask_size, frame_nbytes = masks.ctypes.data, masks.shape[1], frames.shape[1]
-    observations, next_ones, previous_ones = first.ctypes.data, second.ctypes.data, previous.ctypes.data
-    output = frames.ctypes.data
+    row_before = previous[0]
+    n_envs, item_nbytes, piece = row_before.n_envs, row_before.item_nbytes, row_before.piece
+    n_frames, newest_first = row_before.n_frames, row_before.newest_first != 0
+    mask, mask_size, frame_nbytes = row_before.masks, row_before.mask_size, frames.shape[1]
+    observations, next_ones = signed_address(first.ctypes.data), signed_address(second.ctypes.data)
+    output = signed_address(frames.ctypes.data)
     written = 0
     for env in range(n_envs):
-        last = previous_ones + env * item_nbytes
+        last = row_before.items + env * item_nbytes
         before = last
         is_continued = is_valid
         for row in range(n_rows):

@@ -28,7 +28,6 @@ __all__ = [
     "READ_BYTES",
     "READ_BYTE_ROWS",
     "READ_INTS",
-    "READ_WORD_ROWS",
     "SHORT_INTS",
     "UINT_ROWS",
     "byte_at",
@@ -67,8 +66,6 @@ UINT_ROWS = types.Array(types.uint32, 2, "C")
 """Rows of 32-bit integers without sign."""
 WORDS = types.Array(types.uint64, 1, "C")
 """A contiguous vector of words of 8 bytes."""
-READ_WORD_ROWS = types.Array(types.uint64, 2, "C", readonly=True)
-"""Rows of words of 8 bytes that a kernel reads."""
 SHORT_INTS = types.Array(types.int32, 1, "C")
 """A contiguous vector of 32-bit integers."""
 
