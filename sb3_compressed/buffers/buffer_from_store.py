@@ -20,7 +20,7 @@ from sb3_compressed.persistence.restoring import load_into, require_buffer
 from sb3_compressed.persistence.sampler_state import stored_config
 from sb3_compressed.samplers.config import sampler_from_config
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.log import has_log, require_log
+from sb3_compressed.storage.log_files import has_log, require_log
 from sb3_compressed.storage.metadata_schema import check_buffer
 from sb3_compressed.storage.spaces import argument_from_data, space_from_data
 

@@ -15,7 +15,7 @@ from sb3_compressed.cli.sources import SourcePath, find_source
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.files import nbytes_on_disk
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import unfinished_segments
+from sb3_compressed.storage.log_files import unfinished_segments
 
 __all__ = ["inspect"]
 

@@ -13,7 +13,7 @@ import typer
 from sb3_compressed.callbacks.checkpoint_folder import latest_checkpoint
 from sb3_compressed.cli.output import note
 from sb3_compressed.common.paths import user_path
-from sb3_compressed.storage.log import has_log
+from sb3_compressed.storage.log_files import has_log
 
 __all__ = ["SourcePath", "find_source"]
 

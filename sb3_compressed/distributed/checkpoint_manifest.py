@@ -22,7 +22,7 @@ from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checked_json import read_object, with_checksum, without_checksum, write_object
 from sb3_compressed.storage.files import UNFINISHED
 from sb3_compressed.storage.lock import LOCK_NAME
-from sb3_compressed.storage.log import has_log, newest_segment_digest
+from sb3_compressed.storage.log_files import has_log, newest_segment_digest
 
 __all__ = [
     "NEWEST",

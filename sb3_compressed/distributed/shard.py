@@ -40,7 +40,7 @@ from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checked_json import read_object, write_object
 from sb3_compressed.storage.lock import FolderInUse
-from sb3_compressed.storage.log import newest_segment_digest
+from sb3_compressed.storage.log_files import newest_segment_digest
 
 __all__ = [
     "InsertReply",

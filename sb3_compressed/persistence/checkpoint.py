@@ -21,7 +21,8 @@ from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_a
 from sb3_compressed.storage.array_store import ArrayStore, Change
 from sb3_compressed.storage.commit_format import rows_of_chunk
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import Log, LogPosition, ends_at, has_log
+from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.log_files import LogPosition, ends_at, has_log
 
 __all__ = ["BufferCheckpoint", "CheckpointHistory", "changed_chunks", "checksums_of"]
 

@@ -25,7 +25,8 @@ from sb3_compressed.storage.commit_format import (
     split_commit,
 )
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import Log, segment_numbers, segment_path
+from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.log_files import segment_numbers, segment_path
 from sb3_compressed.storage.manifest import ArraySpec, Manifest
 from sb3_compressed.storage.metadata_schema import check_arrays_nbytes
 from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES

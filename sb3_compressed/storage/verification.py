@@ -11,7 +11,7 @@ from sb3_compressed.common.paths import user_path
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import addresses_in
-from sb3_compressed.storage.log import require_log
+from sb3_compressed.storage.log_files import require_log
 from sb3_compressed.storage.metadata_schema import check_buffer, check_values
 
 __all__ = ["damaged_codecs", "damaged_slots", "verify"]

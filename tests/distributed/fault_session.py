@@ -27,7 +27,7 @@ from distributed.ledger import Audit, audit, read_ledger, runs_of
 from distributed.ray_logs import errors_of_ray
 from sb3_compressed import CompressedNStepReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.distributed.checkpoint_manifest import read_manifest
-from sb3_compressed.storage.log import has_log
+from sb3_compressed.storage.log_files import has_log
 
 __all__ = ["FaultSession", "Program", "audit_memory", "audit_shards"]
 

@@ -20,7 +20,8 @@ from sb3_compressed.distributed.checkpoint_manifest import (
     ring_folder,
 )
 from sb3_compressed.kernels.checksum import checksum
-from sb3_compressed.storage.log import Log, newest_segment_digest
+from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.log_files import newest_segment_digest
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from sb3_compressed.arrays.slot_log import SlotLog
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
-from sb3_compressed.storage.log import Log, segment_numbers
+from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.log_files import segment_numbers
 
 CODECS: list[TrainableCodec] = [Delta(1), Delta(2), ZstdDict(3), Delta(1)]
 """Two of them are equal, but not the same: one of both is written."""

@@ -19,7 +19,7 @@ from sb3_compressed.storage import array_store as store_module
 from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
 from sb3_compressed.storage.files import UNFINISHED, link_or_copy
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import segment_path
+from sb3_compressed.storage.log_files import segment_path
 from sb3_compressed.storage.manifest import ArraySpec
 from storage.folders import names
 from storage.stores import (

@@ -13,7 +13,8 @@ from programs import outcome
 
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.lock import FolderLock
-from sb3_compressed.storage.log import Log, has_log
+from sb3_compressed.storage.log import Log
+from sb3_compressed.storage.log_files import has_log
 from storage.folders import contents
 from storage.logs import (
     append,

@@ -10,7 +10,7 @@ from drawn_examples import FACTOR
 from interrupts import Bytecode, bytecodes, evenly, interrupt
 from programs import outcome
 
-from sb3_compressed.storage.log import unfinished_segments
+from sb3_compressed.storage.log_files import unfinished_segments
 from storage.folders import names
 from storage.logs import (
     new_log,
