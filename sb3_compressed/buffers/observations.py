@@ -30,7 +30,8 @@ def encode_observations(arrays: Any, *observations: Any, n_steps: int = 1) -> An
     if isinstance(arrays, CompressedArray):
         if n_steps == 1:
             return arrays.stream.append(*observations)
-        rows = [each.reshape(-1, *arrays.item_shape) for each in observations]
+        n_items = n_steps * arrays.shape[1]  # not -1, which NumPy does not infer for items without elements
+        rows = [each.reshape(n_items, *arrays.item_shape) for each in observations]
         references = arrays.stream.append(*rows, n_steps=n_steps)
         return [references[first :: len(rows)] for first in range(len(rows))]
     if not isinstance(arrays, dict):

@@ -111,6 +111,17 @@ def test_batches_equal_sb3s(kind: str, name: str, options: dict[str, Any]) -> No
         assert_same_batch(*same_draws(*[partial(each.sample, 64) for each in (ours, expected)], seed=seed))
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (4, 0, 5)])
+def test_observations_without_elements(shape: tuple[int, ...]) -> None:
+    space = spaces.Box(0, 1, shape, np.uint8)
+    buffer = CompressedReplayBuffer(20, space, BUTTONS, "cpu", n_envs=2, compression_method="zstd3")
+    nothing = np.zeros((5, 2, *shape), np.uint8)
+    rewards = np.arange(10.0).reshape(5, 2)
+    buffer.extend(nothing, nothing, rewards % 9, rewards, rewards > 8, timeouts=rewards > 9)
+    np.testing.assert_array_equal(buffer.rewards[:5], rewards)
+    assert buffer.observations[:5].shape == nothing.shape
+
+
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("options", [{}, {"optimize_memory_usage": True}, {"frame_stack": 4}, {"num_threads": 1}])
 @pytest.mark.parametrize("size", [1, 2, 17, 64, 500])
