@@ -85,13 +85,3 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "index.html").exists()
-
-
-def test_code_layout_lists_every_module() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    sections = re.findall(r"^### `(\w+)/`(.*?)(?=^##)", text, re.DOTALL | re.MULTILINE)
-    names = "arrays", "buffers", "codecs", "distributed", "persistence", "samplers", "storage"
-    assert {name for name, _ in sections} == {*names}
-    for name, section in sections:
-        modules = {path.name for path in (ROOT / "sb3_compressed" / name).glob("*.py") if path.stem != "__init__"}
-        assert {*re.findall(r"`(\w+\.py)`", section)} == modules

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from graphlib import TopologicalSorter
 from importlib import metadata
+from pathlib import Path
 
 import grimp
 import pytest
@@ -11,6 +13,8 @@ from programs import fresh_outcome, outcome
 
 import sb3_compressed
 import sb3_compressed.contrib
+
+PACKAGE = Path(sb3_compressed.__file__).parent
 
 
 def test_import_is_silent_and_imports_nothing_heavy_or_optional() -> None:
@@ -93,6 +97,15 @@ def test_every_exported_name_exists_and_is_documented(module: object) -> None:
     for name in module.__all__:  # type: ignore[attr-defined]
         assert getattr(module, name).__doc__, name
     assert set(module.__all__) <= set(dir(module))  # type: ignore[attr-defined]
+
+
+def test_every_module_says_in_its_first_line_what_it_is_for() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        sentence, _, rest = docstring.partition("\n")
+        assert sentence.endswith("."), path
+        assert len(sentence) <= 120, path
+        assert rest.startswith("\n") or not rest, path
 
 
 def test_unknown_names_are_attribute_errors() -> None:
