@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, redirect_stdout
 from dataclasses import asdict
 from enum import Enum
@@ -12,16 +12,17 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.markup import escape
+from rich.console import RenderableType
 from rich.table import Table
 
-from sb3_compressed.cli.output import Json, format_nbytes, note, print_result, progress_bar
+from sb3_compressed.cli.output import Json, code, format_nbytes, note, print_result, progress_bar
 
 __all__ = ["advise"]
 
 CODECS = ("auto", "none", "lz4-block", "zstd3")
 #: A compressed buffer is recommended if it takes at most this share of the memory of SB3's smallest one.
 MAX_RATIO = 0.9
+OPTIMIZED = "optimize_memory_usage"
 
 
 class Wrapper(str, Enum):
@@ -61,8 +62,8 @@ def advise(
     """Compare SB3's buffer with compressed ones in your environment, without a training.
 
     All buffers get the same transitions, and must return the same batches.
-    Prints memory, the times of calls, and the lines to use the first codec if
-    that pays off.
+
+    Prints memory, the times of calls, and the lines to use the first codec if that pays off.
     """
     import torch as th
 
@@ -95,6 +96,7 @@ def advise(
             "atari": atari,
             "frame_stack": n_stack,
             "observation_space": str(env.observation_space),
+            "observations": _describe(env.observation_space),
             "algorithm": "PPO" if n_steps else off_policy_algorithm(env.action_space),
             "policy": policy(env.observation_space),
             "kind": "rollout" if n_steps else "replay",
@@ -110,13 +112,20 @@ def advise(
         costs = measure_buffers(
             env, codecs, size, n_rows, batch_size, lambda: progress.advance(task), is_rollout=is_rollout
         )
-        title = f"{result['algorithm']} on {env_id}: observations {_describe(env.observation_space)}"
     result["buffers"] = [asdict(cost) for cost in costs]
     memory = {cost.buffer: cost.memory for cost in costs}
-    result["recommended"], advice = recommend(memory, codecs[0], result["policy"])
+    result["recommended"], result["advice"] = recommend(memory, codecs[0], result["policy"])
     result["lines"] = _lines(result, size) if result["recommended"] in codecs else ""
-    code = f"\n\n{result['lines']}" if result["lines"] else ""
-    print_result(result, _table(result, title), _explanation(result), f"\n{advice}{code}", as_json=as_json)
+    print_result(result, *report(result), as_json=as_json)
+
+
+def report(result: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what is printed of the JSON object."""
+    yield f"{result['algorithm']} on {result['env_id']}: observations {result['observations']}\n"
+    yield _table(result)
+    yield f"\n{_explanation(result)}\n\n{result['advice']}"
+    if result["lines"]:
+        yield code(f"\n{result['lines']}")
 
 
 def recommend(memory: Mapping[str, float], codec: str, policy: str) -> tuple[str, str]:
@@ -125,7 +134,7 @@ def recommend(memory: Mapping[str, float], codec: str, policy: str) -> tuple[str
     :param memory: bytes of full buffers
     """
     ours, base = memory[codec], memory["SB3"]
-    smallest = min(base, memory.get("optimize_memory_usage", base))
+    smallest = min(base, memory.get(OPTIMIZED, base))
     if ours <= MAX_RATIO * smallest:
         return codec, f"Use {codec}: {format_nbytes(ours)} instead of {format_nbytes(base)}, {base / ours:.3g}x less."
     advice = f"Keep SB3's buffer: {codec} takes {format_nbytes(ours)} instead of {format_nbytes(smallest)}."
@@ -140,25 +149,26 @@ def _lines(result: Mapping[str, Any], size: int) -> str:
     dict_ = "Dict" if result["policy"] == "MultiInputPolicy" else ""
     cls = f"Compressed{dict_}{kind.capitalize()}Buffer"
     size_name = "n_steps" if kind == "rollout" else "buffer_size"
-    options = "" if method == "auto" else f'    {kind}_buffer_kwargs=dict(compression_method="{method}"),\n'
+    keywords = f'    {kind}_buffer_kwargs=dict(\n        compression_method="{method}",\n    ),\n'
     return (
         f"from stable_baselines3 import {algorithm}\nfrom sb3_compressed import {cls}\n\nmodel = {algorithm}(\n"
-        f'    "{result["policy"]}",\n    env,\n    {size_name}={size:_},\n    {kind}_buffer_class={cls},\n{options})'
+        f'    "{result["policy"]}",\n    env,\n    {size_name}={size:_},\n    {kind}_buffer_class={cls},\n'
+        f"{'' if method == 'auto' else keywords})"
     )
 
 
-def _table(result: Mapping[str, Any], title: str) -> Table:
-    # With Rich's usual padding, headings are cut off at 80 columns.
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+def _table(result: Mapping[str, Any]) -> Table:
+    # Without an edge and with little padding, so that it fits into 60 columns.
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     table.add_column("buffer")
-    for heading in ("transition", "memory", "vs. SB3", "add", "get" if result["kind"] == "rollout" else "sample"):
+    for heading in ("transition", "memory", "of SB3", "add", "get" if result["kind"] == "rollout" else "sample"):
         table.add_column(heading, justify="right")
     for cost in result["buffers"]:
         table.add_row(
-            cost["buffer"],
+            "SB3 optimized" if cost["buffer"] == OPTIMIZED else cost["buffer"],
             format_nbytes(cost["transition"]),
             format_nbytes(cost["memory"]),
-            f"{cost['ratio']:.2%}",
+            f"{cost['ratio']:.1%}",
             *(_format_us(cost[call]) for call in ("add", "read")),
         )
     return table
@@ -172,9 +182,11 @@ def _explanation(result: Mapping[str, Any]) -> str:
     n_transitions = f"Memory is that of {result['buffer_size']:,} transitions"
     if result["kind"] == "replay":
         n_transitions += f", estimated from {result['transitions']:,} with random actions"
+    optimized = any(cost["buffer"] == OPTIMIZED for cost in result["buffers"])
     return (
-        f"{n_transitions}. Times are medians of calls, for batches of {result['batch_size']}. The compressed buffers "
-        "returned the same batches as SB3's, bit for bit."
+        f"{n_transitions}. {'SB3 optimized has optimize_memory_usage=True. ' if optimized else ''}"
+        f"Times are medians of calls, for batches of {result['batch_size']}. "
+        "The compressed buffers returned the same batches as SB3's, bit for bit."
     )
 
 

@@ -1,12 +1,14 @@
 """Output of all commands: results as text or JSON, notes and progress bars.
 
 Results go to the standard output and everything else to the standard error, so that results can be piped. Rich omits
-colors and progress bars if the output is not a terminal, and colors if ``NO_COLOR`` is set.
+colors and progress bars if the output is not a terminal, and colors if ``NO_COLOR`` is set. Text is wrapped between
+words on a terminal; elsewhere, and in tables and code, no line is wrapped or cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import TextWrapper
 from typing import Annotated, Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from sb3_compressed.common.progress import new_progress
 
 __all__ = [
     "Json",
+    "code",
     "format_nbytes",
     "note",
     "print_result",
@@ -27,21 +30,27 @@ __all__ = [
 
 Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object.")]
 
+#: Columns, more than any table has.
+MAX_WIDTH = 1000
+
 
 def print_result(result: Mapping[str, Any], *parts: RenderableType, as_json: bool) -> None:
     """Print the result of a command.
 
     :param result: all of it, for JSON
-    :param parts: what is printed without ``--json``; strings are printed verbatim, without markup
+    :param parts: what is printed without ``--json``; strings are printed without markup, and wrapped on a terminal
     """
-    console = Console()
     if as_json:
+        console = Console()
         console.print_json(data=_finite(result), indent=1, highlight=console.is_terminal, default=_json_value)
         return
     for part in parts:
-        # As Text, since a path may contain brackets, which are markup. Terminals wrap it.
-        renderable = Text(part) if isinstance(part, str) else part
-        console.print(renderable, soft_wrap=isinstance(renderable, Text))
+        _print(part)
+
+
+def code(lines: str) -> Text:
+    """Return lines to copy, which are not wrapped."""
+    return Text(lines)
 
 
 def format_nbytes(nbytes: float) -> str:
@@ -59,12 +68,24 @@ def format_nbytes(nbytes: float) -> str:
 
 def note(text: str) -> None:
     """Print a message to the standard error."""
-    Console(stderr=True).print(Text(text), soft_wrap=True)  # as Text, since "a:b:c" in a str is an emoji
+    _print(text, stderr=True)
 
 
 def progress_bar() -> Progress:
     """Return progress bars that disappear when done, and are shown on a terminal only."""
     return new_progress(is_shown=Console(stderr=True).is_terminal, transient=True)
+
+
+def _print(part: RenderableType, *, stderr: bool = False) -> None:
+    console = Console(stderr=stderr)
+    if isinstance(part, str):
+        if console.is_terminal:
+            # Not by Rich, which divides words that are longer than a line, such as paths.
+            wrapper = TextWrapper(console.width, break_long_words=False, break_on_hyphens=False)
+            part = "\n".join(wrapper.fill(line) for line in part.split("\n"))
+        part = Text(part)  # a path may contain "[red]", which is markup, or ":a:", an emoji
+    console.width = MAX_WIDTH  # Rich cuts the cells of tables that are too wide
+    console.print(part, no_wrap=True, overflow="ignore", crop=False)
 
 
 def _finite(value: Any) -> Any:

@@ -40,6 +40,12 @@ def run_process(*arguments: object, **environment: str) -> subprocess.CompletedP
     return run_python(["-m", "sb3_compressed", *arguments], {**os.environ, **ENVIRONMENT, **environment})
 
 
+def set_terminal(patch: pytest.MonkeyPatch, width: int) -> None:
+    """Print as on a terminal of that many columns."""
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": str(width), "LINES": "50"}.items():
+        patch.setenv(name, value)
+
+
 def without(folder: Path, *modules: str) -> dict[str, str]:
     """Return environment variables with which modules cannot be imported, as if they were not installed.
 

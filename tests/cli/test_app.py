@@ -54,7 +54,7 @@ def test_usage_errors_exit_with_2() -> None:
 def test_long_paths_in_error_messages_are_not_broken_into_lines() -> None:
     path = "/missing" * 20
     done = run("inspect", path, COLUMNS="60", FORCE_COLOR="1", TERM="xterm")
-    assert done.stderr == f"Error: there is no folder {path}\n"
+    assert done.stderr == f"Error: there is no folder\n{path}\n"
 
 
 def test_installed_script_prints_version() -> None:
