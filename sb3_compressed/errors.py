@@ -102,12 +102,20 @@ class StorageError(ValueError):
     """A folder cannot be used as requested: it is missing, in use, of something else, or does not fit the buffer."""
 
 
-def old_pickle() -> StorageError:
-    """Return the error for a pickle of a version that cannot be read any more."""
-    return StorageError(
-        "this was pickled by version 0.4 or earlier, load it with that version; 0.5.0 is the first one whose pickles "
+def old_file(what: str) -> str:
+    """Return the message about a file or pickle of a version that cannot be read any more.
+
+    :param what: what was written, such as the path of a file
+    """
+    return (
+        f"{what} was written by version 0.4 or earlier: load it with that version. 0.5.0 is the first one whose files "
         "stay readable"
     )
+
+
+def old_pickle() -> StorageError:
+    """Return the error for a pickle of a version that cannot be read any more."""
+    return StorageError(old_file("this pickle"))
 
 
 class CheckpointNotFound(StorageError, FileNotFoundError):

@@ -50,19 +50,17 @@ METADATA = {
 
 
 def parse_layout(data: object) -> object:
-    """Return the axis of the frames and their number, and 1 if the newest is the first; ``None`` for no layout.
+    """Return the axis of the frames, their number, and whether the newest is the first; ``None`` for no layout.
 
     :raises ValueError: if it is something else
     """
-    numbers = (range(-1, MAX_AXES), range(2, 2**31 + 1))
-    is_reversed = isinstance(data, list) and len(data) == 3
-    return None if data is None else parse((*numbers, range(1, 2)) if is_reversed else numbers, data)
+    return None if data is None else parse((range(-1, MAX_AXES), range(2, 2**31 + 1), range(2)), data)
 
 
 STREAM = {
-    "layout?": parse_layout,
-    "searches?": bool,
-    "lessons?": {"interval": SIZE, "learned_nbytes": float},
+    "layout": parse_layout,
+    "detects": bool,
+    "training": {"interval": SIZE, "usual_nbytes": float},
 }
 
 

@@ -14,13 +14,13 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from sb3_compressed.errors import CorruptStorage
+from sb3_compressed.errors import CorruptStorage, old_file
 from sb3_compressed.kernels.checksum import checksum
 
 __all__ = ["FORMAT_VERSION", "HEADERS_NBYTES", "Header", "new_header", "read_header"]
 
 MAGIC = b"SB3CMPR\n"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 SEGMENT_HEADER = struct.Struct("<8sIIQQQIIQ")
 #: The bytes of both copies of the header, after which the first record begins.
 HEADERS_NBYTES = 2 * SEGMENT_HEADER.size
@@ -68,7 +68,9 @@ def read_header(file: FileIO, path: Path) -> Header:
         what = "is damaged at byte 0, in its header" if data.startswith(MAGIC) else "is not a file of this package"
         raise CorruptStorage(f"{path} {what}")
     _, version, number, identity, own_id, previous_id, previous_end, flags, _ = SEGMENT_HEADER.unpack(intact[0])
-    if version != FORMAT_VERSION:
+    if version < FORMAT_VERSION:
+        raise CorruptStorage(old_file(str(path)))
+    if version > FORMAT_VERSION:
         raise CorruptStorage(f"{path} has version {version} of the format; supported is {FORMAT_VERSION}")
     return Header(number, identity, own_id, previous_id, previous_end, bool(flags & IS_SNAPSHOT))
 
