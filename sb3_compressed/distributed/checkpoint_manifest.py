@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -115,7 +114,7 @@ def read_manifest(folder: Path) -> Manifest:
     js.check({"version": POSITIVE}, values, str(path))
     version = values["version"]
     if version < VERSION:
-        raise StorageError(old_file(str(path)))
+        raise old_file(str(path))
     if version > VERSION:
         raise StorageError(f"{path} is of version {version}, this package reads version {VERSION}")
     values = without_checksum(values, path)
@@ -145,9 +144,12 @@ def new_cut(folder: Path) -> str:
 
 def remove_other_cuts(folder: Path) -> None:
     """Remove the cuts that the manifest does not name, which belong to saves that have failed or were replaced."""
-    named = None
-    with suppress(CheckpointNotFound, CorruptStorage):  # a damaged one is being overwritten
+    try:
         named = read_manifest(folder).cut
+    except (CheckpointNotFound, CorruptStorage):  # a damaged one is being overwritten
+        named = None
+    except StorageError:  # one of another version stays until it is replaced
+        return
     for path in folder.glob(f"{CUT}*"):
         if path.name != named:
             shutil.rmtree(path, ignore_errors=True)

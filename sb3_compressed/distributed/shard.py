@@ -568,7 +568,7 @@ def _read_rings(file: Path) -> tuple[str, dict[str, int], dict[str, int], int]:
     """
     stored: Any = read_object(file)
     if "version" not in stored:
-        raise StorageError(old_file(str(file)))
+        raise old_file(str(file))
     js.check(SCHEMA, stored, str(file))
     sizes = stored["rings"].items()
     rows, rings = {name: size[0] for name, size in sizes}, {name: size[1] for name, size in sizes}
