@@ -14,7 +14,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from sb3_compressed.errors import CorruptStorage, old_file
+from sb3_compressed.errors import CorruptStorage, StorageError, old_file
 from sb3_compressed.kernels.checksum import checksum
 
 __all__ = ["FORMAT_VERSION", "HEADERS_NBYTES", "Header", "new_header", "read_header"]
@@ -59,7 +59,8 @@ def new_header(number: int, identity: int, previous_id: int, previous_end: int, 
 def read_header(file: FileIO, path: Path) -> Header:
     """Return a segment's header.
 
-    :raises CorruptStorage: if both copies are damaged, or the file is not a segment of a known version
+    :raises CorruptStorage: if both copies are damaged, or the file is not a segment
+    :raises StorageError: if another version of this package has written it
     """
     data = file.read(HEADERS_NBYTES)
     copies = [data[: SEGMENT_HEADER.size], data[SEGMENT_HEADER.size :]]
@@ -69,9 +70,9 @@ def read_header(file: FileIO, path: Path) -> Header:
         raise CorruptStorage(f"{path} {what}")
     _, version, number, identity, own_id, previous_id, previous_end, flags, _ = SEGMENT_HEADER.unpack(intact[0])
     if version < FORMAT_VERSION:
-        raise CorruptStorage(old_file(str(path)))
+        raise old_file(str(path))
     if version > FORMAT_VERSION:
-        raise CorruptStorage(f"{path} has version {version} of the format; supported is {FORMAT_VERSION}")
+        raise StorageError(f"{path} has version {version} of the format; supported is {FORMAT_VERSION}")
     return Header(number, identity, own_id, previous_id, previous_end, bool(flags & IS_SNAPSHOT))
 
 
