@@ -102,12 +102,22 @@ class StorageError(ValueError):
     """A folder cannot be used as requested: it is missing, in use, of something else, or does not fit the buffer."""
 
 
-def old_pickle() -> StorageError:
-    """Return the error for a pickle of a version that cannot be read any more."""
+def old_file(what: str) -> StorageError:
+    """Return the error for a file or pickle of a version that cannot be read any more.
+
+    It is no :class:`CorruptStorage`: there is nothing to repair.
+
+    :param what: what was written, such as the path of a file
+    """
     return StorageError(
-        "this was pickled by version 0.4 or earlier, load it with that version; 0.5.0 is the first one whose pickles "
+        f"{what} was written by version 0.4 or earlier: load it with that version. 0.5.0 is the first one whose files "
         "stay readable"
     )
+
+
+def old_pickle() -> StorageError:
+    """Return the error for a pickle of a version that cannot be read any more."""
+    return old_file("this pickle")
 
 
 class CheckpointNotFound(StorageError, FileNotFoundError):

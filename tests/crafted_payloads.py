@@ -48,12 +48,12 @@ def inserted(rng: np.random.Generator, payload: bytes) -> bytes:
 MUTATIONS: list[Mutation] = [flipped, replaced, cut, inserted]
 
 
-def composed(rng: np.random.Generator, size: int, dictionary: bytes = b"") -> bytes:
-    """Return a frame of noise, repeated bytes, copies of what precedes them, and pieces of a dictionary."""
+def composed(rng: np.random.Generator, size: int) -> bytes:
+    """Return a frame of noise, repeated bytes, and copies of what precedes them."""
     frame = b""
     while len(frame) < size:
         n = int(rng.integers(1, rng.choice([6, 40, 300])))
-        match rng.integers(4):
+        match rng.integers(3):
             case 0:
                 frame += rng.bytes(n)
             case 1:
@@ -61,9 +61,6 @@ def composed(rng: np.random.Generator, size: int, dictionary: bytes = b"") -> by
             case 2 if frame:
                 start = int(rng.integers(len(frame)))
                 frame += frame[start : start + n]
-            case 3 if dictionary:
-                start = int(rng.integers(len(dictionary)))
-                frame += dictionary[start : start + n]
     return frame[:size]
 
 

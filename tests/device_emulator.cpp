@@ -273,7 +273,6 @@ int main(int argc, char **argv) {
       codec.channels = number();
       codec.channel_last_nbytes = number();
       codec.references = array<Byte>(&codec.references_nbytes);
-      codec.dictionary = array<Byte>(&codec.dictionary_nbytes);
     }
     next.codecs = codecs.data();
     next.layout = array<Layout>(&nbytes);

@@ -131,9 +131,9 @@ class Emulator:
             record["bytes"], record["nbytes"] = content.ctypes.data if content.size else 0, content.size
         owners = []
         for number, codec in enumerate(batch.all_codecs):
-            _, *contents = codec_record(codec)
-            owners.append([np.frombuffer(content, np.uint8) for content in contents])
-            codecs[number], *_ = codec_record(codec, *[owner.ctypes.data for owner in owners[-1]])
+            _, references = codec_record(codec)
+            owners.append(np.frombuffer(references, np.uint8))
+            codecs[number], _ = codec_record(codec, owners[-1].ctypes.data)
         problem = ctypes.c_uint64(NO_PROBLEM)
         self.launch(
             slots.ctypes.data, len(slots), segments.ctypes.data, batch.first_segment, len(segments), codecs.ctypes.data,
@@ -215,9 +215,8 @@ def _parts(batch: Batch) -> Iterable[bytes]:
     yield from (array(segment.tobytes()) for segment in batch.all_segments)
     yield number(len(batch.all_codecs))
     for codec in batch.all_codecs:
-        record, references, dictionary = codec_record(codec)
+        record, references = codec_record(codec)
         names = "kind", "reference_nbytes", "channels", "channel_last_nbytes"
         yield from (number(int(record[name])) for name in names)
         yield array(references)
-        yield array(dictionary)
     yield array(batch.layout_record.tobytes())

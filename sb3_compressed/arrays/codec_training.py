@@ -152,11 +152,11 @@ class CodecTrainer:
 
     def state(self) -> dict[str, Any]:
         """Return its state for JSON, without the sample, with the names in stored buffers."""
-        return {"interval": self._next_training, "learned_nbytes": self._drift.usual_nbytes}
+        return {"interval": self._next_training, "usual_nbytes": self._drift.usual_nbytes}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state that :meth:`state` returned, without a sample."""
-        next_training, usual_nbytes = int(state["interval"]), float(state["learned_nbytes"])
+        next_training, usual_nbytes = int(state["interval"]), float(state["usual_nbytes"])
         capacity = vars(self).get("capacity", 0)
         self.__init__()  # type: ignore[misc]
         self._next_training = min(max(next_training, self.FIRST), 4 * self.LAST)

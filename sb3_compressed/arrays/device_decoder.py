@@ -115,7 +115,7 @@ class DeviceDecoder:
         self._tables = _Tables(-1, 0, *[th.empty(0, device="cpu")] * 2)
         self._layouts: dict[Any, th.Tensor] = {}
         #: By the id of a codec: the codec, and what its record refers to.
-        self._on_device: dict[int, tuple[Codec, list[th.Tensor]]] = {}
+        self._on_device: dict[int, tuple[Codec, th.Tensor]] = {}
         with th.inference_mode(False):
             problems = th.full((MAX_PENDING + 1,), NO_PROBLEM, dtype=th.int64, device="cpu")
             #: A word for each pending batch, and one for those that are waited for.
@@ -208,13 +208,13 @@ class DeviceDecoder:
         for number, block in blocks.items():
             segments[number - first] = block.data_ptr(), block.numel()
         records = np.zeros(max(codecs, default=-1) + 1, CODEC)
-        on_device: dict[int, tuple[Codec, list[th.Tensor]]] = {}
+        on_device: dict[int, tuple[Codec, th.Tensor]] = {}
         for number, codec in codecs.items():
             if (known := self._on_device.get(id(codec))) is None:
-                _, *contents = codec_record(codec)
-                known = codec, [self._to_device(np.frombuffer(content or b"\0", np.uint8)) for content in contents]
+                _, references = codec_record(codec)
+                known = codec, self._to_device(np.frombuffer(references or b"\0", np.uint8))
             on_device[id(codec)] = known
-            records[number], *_ = codec_record(codec, *[tensor.data_ptr() for tensor in known[1]])
+            records[number], _ = codec_record(codec, known[1].data_ptr())
         self._on_device = on_device
         as_rows = (each.view(np.int64).reshape(len(each), each.itemsize // 8) for each in (segments, records))
         self._tables = _Tables(n_changes, first, *map(self._to_device, as_rows))
@@ -224,7 +224,7 @@ class DeviceDecoder:
         """Keep the memory of tensors, once they are freed, until the current stream does not read them any more."""
         if self._log.stream != self._stream:  # pragma: no cover  # needs CUDA
             self._stream = self._log.stream
-            used = [tensor for _, tensors in self._on_device.values() for tensor in tensors]
+            used = [references for _, references in self._on_device.values()]
             for tensor in (self._tables.segments, self._tables.codecs, *self._layouts.values(), *used):
                 tensor.record_stream(self._stream)
 
@@ -241,22 +241,21 @@ def is_decodable(codec: Codec) -> bool:
     return type(codec) is Raw or (type(codec) is Delta and not codec.uses_zstd)
 
 
-def codec_record(codec: Codec | None, references: int = 0, dictionary: int = 0) -> tuple[NDArray[Any], bytes, bytes]:
-    """Return the kernel's record of a codec, and the bytes that its addresses refer to.
+def codec_record(codec: Codec | None, references: int = 0) -> tuple[NDArray[Any], bytes]:
+    """Return the kernel's record of a codec, and the bytes of its references.
 
-    :param references: the address of the bytes of its references
-    :param dictionary: that of its dictionary
+    :param references: the address of these bytes
     """
     record = np.zeros((), CODEC)
     record["channels"] = 1
     if not isinstance(codec, Delta):
         record["kind"] = UNUSED if codec is None else UNCOMPRESSED
-        return record, b"", b""
+        return record, b""
     state = np.frombuffer(codec.state, CODEC_STATE)[0]
     for name in CODEC_STATE.names or ():
         record[name] = state[name]
-    record["kind"], record["references"], record["dictionary"] = DELTA, references, dictionary
-    return record, codec.references.content, codec.lz4_dictionary
+    record["kind"], record["references"] = DELTA, references
+    return record, codec.references.content
 
 
 def layout_record(layout: FrameLayout | None, item_shape: tuple[int, ...], itemsize: int) -> NDArray[np.int64]:

@@ -79,13 +79,11 @@ class FrameLayout:
 
 
 def layout_to_state(layout: FrameLayout | None) -> list[int] | None:
-    """Return a layout for JSON."""
-    if layout is None:
-        return None
-    return [layout.axis, layout.n_frames, *[1] * layout.newest_first]  # two numbers up to version 0.3
+    """Return a layout for JSON: the axis of the frames, their number, and whether the newest is the first."""
+    return None if layout is None else [layout.axis, layout.n_frames, int(layout.newest_first)]
 
 
-def layout_from_state(item_shape: tuple[int, ...], axis: int, n_frames: int, newest_first: int = 0) -> FrameLayout:
+def layout_from_state(item_shape: tuple[int, ...], axis: int, n_frames: int, newest_first: int) -> FrameLayout:
     """Return the layout of which :func:`layout_to_state` returned these numbers.
 
     :raises ValueError: if items of this shape cannot have it

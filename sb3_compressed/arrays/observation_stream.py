@@ -315,11 +315,10 @@ class ObservationStream:
 
     def state(self) -> dict[str, Any]:
         """Return its state for JSON, without the codec."""
-        # "searches" and "lessons" are the names in stored buffers.
         return {
             "layout": layout_to_state(self.encoder.layout),
-            "searches": self._detector is not None,
-            "lessons": self._trainer.state(),
+            "detects": self._detector is not None,
+            "training": self._trainer.state(),
         }
 
     def restore(self, state: Mapping[str, Any], codec: Codec, last: NDArray[np.int64]) -> None:
@@ -332,9 +331,9 @@ class ObservationStream:
         layout = state["layout"]
         if layout is not None:
             self.encoder.set_layout(layout_from_state(self.encoder.item_shape, *layout))
-        if not state["searches"]:
+        if not state["detects"]:
             self._detector = None
-        self._trainer.restore(state["lessons"])
+        self._trainer.restore(state["training"])
         self.encoder.codec = codec
         self.forget_last_row()
         if self._can_continue(last):  # not a row that was written before the layout was found

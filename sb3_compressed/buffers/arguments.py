@@ -24,20 +24,10 @@ __all__ = [
     "parent_signature",
     "require_drawn_by_parent",
     "require_storable",
-    "storage_mode_of",
     "suggest_argument",
     "takes_dicts",
-    "warn_of_prefetch",
     "warn_of_time_limits",
 ]
-
-#: The mode of storage that the flags of version 0.3 stood for.
-MODES_OF_FLAGS: dict[tuple[str, ...], StorageMode] = {
-    (): "create",
-    ("resume",): "resume",
-    ("overwrite",): "overwrite",
-    ("resume", "repair"): "repair",
-}
 
 
 def parent_signature(cls: type, mixin: type) -> inspect.Signature:
@@ -111,12 +101,6 @@ def takes_dicts(cls: type) -> bool:
     return issubclass(cls, DictReplayBuffer | DictRolloutBuffer)
 
 
-def warn_of_prefetch(prefetch: int) -> None:
-    """Warn if a number of batches was passed that 0.3 decoded in another thread."""
-    if prefetch:
-        warn_user(f"prefetch={prefetch} has no effect any more, leave it out", DeprecationWarning)
-
-
 def warn_of_time_limits(what: str) -> None:
     """Warn that a buffer with ``handle_timeout_termination=False`` does not know where time limits end episodes.
 
@@ -127,25 +111,6 @@ def warn_of_time_limits(what: str) -> None:
         "continue into the next episode there. If there are time limits, leave it out, and add terminations | "
         "truncations as done, and as infos for each environment {'TimeLimit.truncated': <bool>}"
     )
-
-
-def storage_mode_of(storage_mode: StorageMode, kwargs: dict[str, Any]) -> StorageMode:
-    """Remove ``resume``, ``overwrite`` and ``repair``, which are deprecated, from ``kwargs``; return the mode.
-
-    :raises StorageError: if they contradict each other or ``storage_mode``
-    """
-    given = {name: bool(kwargs.pop(name)) for name in ("resume", "overwrite", "repair") if name in kwargs}
-    if not given:
-        return storage_mode
-    mode = MODES_OF_FLAGS.get(tuple(name for name, value in given.items() if value))
-    what = ", ".join(f"{name}={value}" for name, value in given.items())
-    if mode is None or storage_mode not in ("create", mode):  # "create" is the default
-        raise StorageError(
-            f"{what} and storage_mode={storage_mode!r} contradict each other: pass storage_mode alone, one of "
-            f"{get_args(StorageMode)}"
-        )
-    warn_user(f"{what}: deprecated, pass storage_mode={mode!r} instead", DeprecationWarning)
-    return mode
 
 
 def require_storable(cls: type, storage: Any, mode: StorageMode) -> None:

@@ -35,9 +35,7 @@ from sb3_compressed.buffers.arguments import (
     merge_codec_kwargs,
     parent_signature,
     require_storable,
-    storage_mode_of,
     takes_dicts,
-    warn_of_prefetch,
 )
 from sb3_compressed.buffers.array_attributes import ArrayAttribute, ArrayDict
 from sb3_compressed.buffers.array_factory import ArrayFactory
@@ -100,7 +98,6 @@ class CompressedBuffer(BaseBuffer):
     :param storage_mode: what to do if the folder contains a buffer: ``"create"`` raises, ``"resume"`` continues with
         the newest transitions that fit, ``"overwrite"`` replaces it, and ``"repair"`` resumes without damaged
         transitions, with a warning; ``repair_report`` lists them, except those of damaged commits at the very end
-    :param prefetch: deprecated, has no effect
     :param sampler: for replay buffers, which transitions a batch consists of: ``"uniform"`` for SB3's own sampling,
         another name of :func:`~sb3_compressed.samplers.available_samplers`, or a
         :class:`~sb3_compressed.samplers.Sampler`, which is copied
@@ -151,12 +148,10 @@ class CompressedBuffer(BaseBuffer):
         num_threads: int | None = None,
         storage: StorageLocation = "memory",
         storage_mode: StorageMode = "create",
-        prefetch: int = 0,
         sampler: str | Sampler = "uniform",
         **kwargs: Any,
     ) -> None:
         compression_kwargs = merge_codec_kwargs(compression_kwargs, kwargs)
-        storage_mode = storage_mode_of(storage_mode, kwargs)
         require_storable(type(self), storage, storage_mode)
         arguments = validated_counts(bind_parent_arguments(type(self), CompressedBuffer, args, kwargs))
         options = {
@@ -167,7 +162,6 @@ class CompressedBuffer(BaseBuffer):
         self._construct_parent(arguments)
         for array in self._array_factory.newest.values():
             array.prepare()  # rather than at the first step of the training
-        warn_of_prefetch(prefetch)
         self._set_sampler_and_storage(sampler, storage, storage_mode)
         self._record_formats()
         if storage == "memory" or (self._is_on_device and self.device.type != "cuda"):

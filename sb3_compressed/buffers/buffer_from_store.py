@@ -9,7 +9,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sb3_compressed.buffers.compression_plan import without_old_auto
 from sb3_compressed.buffers.mixed_checkpoint import is_mixed, part_folder
 from sb3_compressed.buffers.validation import validate_integer
 from sb3_compressed.common.paths import user_path
@@ -187,7 +186,7 @@ def _stored_arguments(cls: type[CompressedReplay], store: ArrayStore, given: Col
             f"{folder} was saved by {store.metadata.get('class')} with the arguments {', '.join(sorted(stored))}; "
             f"{cls.__name__} does not take {', '.join(wrong)}"
         )
-    return without_old_auto({name: value for name, value in stored.items() if name in taken})
+    return {name: value for name, value in stored.items() if name in taken}
 
 
 def _is_default(value: Any, defaults: Mapping[str, Any], name: str) -> bool:

@@ -13,12 +13,12 @@ from numpy.typing import DTypeLike
 from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.auto import auto_codec, is_large, may_compress
-from sb3_compressed.codecs.registry import AUTO, OLD_AUTO
+from sb3_compressed.codecs.registry import AUTO
 from sb3_compressed.common.spaces import Key, ObservationFormats
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.persistence.row_copying import is_stored_as_slots
 
-__all__ = ["CompressionPlan", "plan_arrays", "without_old_auto"]
+__all__ = ["CompressionPlan", "plan_arrays"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _plan_array(
 ) -> CompressionPlan | None:
     """Return how observations of one key are compressed, ``None`` if they are not; validate options in any case."""
     codec = get_codec(method, **codec_kwargs)
-    is_auto = method in (AUTO, *OLD_AUTO)
+    is_auto = method == AUTO
     if is_auto:
         codec = auto_codec(is_short_lived=is_short_lived)
     if runs_type is not None and hasattr(codec, "runs_type"):
@@ -139,23 +139,6 @@ def _plan_array(
             "memory of each value, and no content is gained: leave it out"
         )
     return CompressionPlan(shape, codec, frame_stack, elem_type)
-
-
-def without_old_auto(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of a buffer without what meant variants of ``"auto"`` in 0.3.0.
-
-    These were the compression methods ``"auto/small"`` and ``"auto/fast"``, and the argument ``budget`` of the codec.
-    """
-    changed = dict(arguments)
-    method, codec_kwargs = changed.get("compression_method", AUTO), changed.get("compression_kwargs")
-    if isinstance(method, Mapping):
-        changed["compression_method"] = {key: AUTO if each in OLD_AUTO else each for key, each in method.items()}
-    elif method in OLD_AUTO:
-        changed["compression_method"] = method = AUTO
-    may_have_budget = method == AUTO or isinstance(method, Mapping)
-    if may_have_budget and isinstance(codec_kwargs, Mapping) and "budget" in codec_kwargs:
-        changed["compression_kwargs"] = {name: value for name, value in codec_kwargs.items() if name != "budget"}
-    return changed
 
 
 def _for_key(option: Any, key: Key) -> Any:

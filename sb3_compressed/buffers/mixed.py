@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.utils import get_device
 
-from sb3_compressed.buffers.arguments import warn_of_prefetch
 from sb3_compressed.buffers.buffer_from_store import buffer_from_store, loadable_class, open_to_load
 from sb3_compressed.buffers.mixed_checkpoint import new_checkpoint, part_folder, read_manifest, write_manifest
 from sb3_compressed.buffers.mixed_source import MixedSource
@@ -146,22 +145,18 @@ class MixedReplayBuffer(ReplayBuffer):
         self._mix([online, *others], weights)
 
     @classmethod
-    def from_buffers(
-        cls, buffers: Sequence[ReplayBuffer], weights: Sequence[float], *, prefetch: int = 0
-    ) -> MixedReplayBuffer:
+    def from_buffers(cls, buffers: Sequence[ReplayBuffer], weights: Sequence[float]) -> MixedReplayBuffer:
         """Return a mix of existing buffers.
 
         Assign it to ``model.replay_buffer``.
 
         :param buffers: the buffers; only the first one is written to
         :param weights: the part of each batch that is from each buffer, relative to their sum
-        :param prefetch: deprecated, has no effect
         :raises ValueError: if weights, spaces, n-step returns or output formats do not fit each other
         :raises TypeError: if they are not replay buffers
         """
         mixed = cls.__new__(cls)
         mixed._mix(buffers, weights)
-        warn_of_prefetch(prefetch)
         return mixed
 
     def _mix(self, buffers: Sequence[ReplayBuffer], weights: Sequence[float] | NDArray[np.float64]) -> None:

@@ -458,7 +458,6 @@ class CompressedReplay(CompressedBuffer):
         env: Any = None,
         *,
         next_observations: bool = True,
-        as_views: bool = False,
     ) -> SequenceSamples:
         """Sample sequences of consecutive transitions, each within one episode.
 
@@ -479,7 +478,6 @@ class CompressedReplay(CompressedBuffer):
             ``"end"``: sequences begin at any transition, and are padded with zeros after the end of the episode
         :param env: a ``VecNormalize`` to normalize observations and rewards with
         :param next_observations: whether to return next observations
-        :param as_views: deprecated, has no effect
         :raises BufferNotReady: if there is no such sequence yet
         :raises ValueError: if an argument is out of range, or longer than the buffer
         :raises TypeError: if one is not an integer, or the buffer has another sampler
@@ -487,7 +485,7 @@ class CompressedReplay(CompressedBuffer):
         """
         self._require_n_envs()
         shape = SequenceShape(length, burn_in, stride, pad)
-        return sample_sequences(self, batch_size, shape, env, with_next=next_observations, as_views=as_views)
+        return sample_sequences(self, batch_size, shape, env, with_next=next_observations)
 
     # -- samplers --------------------------------------------------------------------------------------------
 

@@ -21,7 +21,6 @@ from sb3_compressed.buffers.tensors import (
     torch_device,
 )
 from sb3_compressed.buffers.validation import require_numbers_per_env, validate_integer
-from sb3_compressed.common.warning import warn_user
 from sb3_compressed.samplers import PrioritizedSampler
 from sb3_compressed.samplers.sequence_draw import EpisodeRing, SequenceDraw, SequenceShape, draw_sequences
 
@@ -70,12 +69,10 @@ class SequenceSamples(NamedTuple):
 
 
 def sample_sequences(
-    buffer: CompressedReplay, batch_size: int, shape: SequenceShape, env: Any = None, *, with_next: bool, as_views: bool
+    buffer: CompressedReplay, batch_size: int, shape: SequenceShape, env: Any = None, *, with_next: bool
 ) -> SequenceSamples:
     """Sample sequences; see :meth:`.CompressedReplay.sample_sequences`."""
     _validate(buffer, batch_size, shape)
-    if as_views:
-        warn_user("as_views=True has no effect any more, leave it out", DeprecationWarning)
     empty = buffer._batch_pool.begin_batch(torch_device(buffer.device).type)
     drawn = _draw(buffer, shape, batch_size)
     steps = drawn.steps

@@ -7,7 +7,7 @@ It contains
 - ``newest-buffer``, or ``newest-buffer-<number>`` for each part of a mixed buffer, and folders ``*.unfinished`` of
   killed processes.
 
-``checkpoint.json`` has a checksum. Version 0.3.0 also wrote a random id of the run, which is ignored.
+``checkpoint.json`` has a checksum.
 """
 
 from __future__ import annotations

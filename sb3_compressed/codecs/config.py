@@ -18,7 +18,6 @@ import numpy as np
 from sb3_compressed.errors import CodecError
 
 __all__ = [
-    "OMITTED_BY_DEFAULT",
     "SCALARS",
     "abbreviate",
     "argument_from_json",
@@ -37,10 +36,6 @@ DTYPES = frozenset(ONE_BYTE_DTYPES) | {order + name for order in "<>" for name i
 PLAIN = (bool, int, float, str, type(None))
 #: The types of arguments without parts.
 SCALARS = (*PLAIN, np.dtype)
-
-
-#: Metadata of fields that later versions added to a codec: configs without them can be read by earlier ones.
-OMITTED_BY_DEFAULT = {"omitted by default": True}
 
 
 def dtype_from_text(text: Any) -> np.dtype[Any]:
@@ -83,8 +78,7 @@ def to_json(value: Any) -> Any:
     """
     if is_dataclass(value):
         arguments = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
-        added = {field.name: field.default for field in fields(value) if field.metadata == OMITTED_BY_DEFAULT}
-        return {name: to_json(each) for name, each in arguments.items() if name not in added or each != added[name]}
+        return {name: to_json(each) for name, each in arguments.items()}
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, float) and not math.isfinite(value):

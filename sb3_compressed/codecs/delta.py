@@ -9,9 +9,7 @@ A payload begins with one byte ``h``:
 
 - ``h`` < 2: the rest is a payload of ``zstd-dict``, with its header byte ``h``;
 - 251: the rest is a packed payload of :mod:`.packed`;
-- 252: the rest is the frame, uncompressed and in C order, as 0.3.0 wrote it;
-- 253: the rest is a payload of ``zstd-dict`` of the filtered frame, as 0.3.0 wrote it, see :mod:`.filtering`;
-- 254: the rest is a block of LZ4 with the dictionary of ``zstd-dict``, which ``auto`` does not train;
+- 254: the rest is a block of LZ4;
 - 255: the rest is the frame, uncompressed and in the order in which the codec stores frames;
 - otherwise: a sequence of pieces. The *source* starts at the first byte of reference ``h - 2`` and advances with the
   frame. A piece is a number, how many bytes to copy from the source, and a second number:
@@ -47,17 +45,7 @@ from sb3_compressed.codecs.codec import (
     frame_bytes,
     output_rows,
 )
-from sb3_compressed.codecs.config import OMITTED_BY_DEFAULT
-from sb3_compressed.codecs.delta_headers import (
-    CODEC_STATE,
-    FILTERED,
-    FIRST_REFERENCE,
-    LZ4_BLOCK,
-    PACKED,
-    RAW,
-    RAW_IN_C_ORDER,
-)
-from sb3_compressed.codecs.filtering import PlaneLayout
+from sb3_compressed.codecs.delta_headers import CODEC_STATE, FIRST_REFERENCE, LZ4_BLOCK, PACKED, RAW
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.codecs.reference_frames import (
@@ -67,7 +55,7 @@ from sb3_compressed.codecs.reference_frames import (
     delta_kernels,
     select_references,
 )
-from sb3_compressed.codecs.whole_frames import Lz4Blocks, packed_payloads, raw_payloads
+from sb3_compressed.codecs.whole_frames import lz4_payloads, packed_payloads, raw_payloads
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError, CorruptPayload
 
@@ -75,16 +63,13 @@ __all__ = ["Delta", "ReferenceFrames", "coder_of"]
 
 #: Coders of frames without a small delta.
 CODERS = "raw", "lz4", "zstd"
-#: Those of 0.3.0 that are decoded only, and what encodes instead.
-OLD_CODERS = {"lz4hc": "lz4", "filter": "zstd"}
 #: Frames of a training sample that searches are tried on.
 N_HELD_OUT = 24
 #: What is decided on them.
-SEARCHES = "tries_delta", "tries_zstd", "tries_lz4", "tries_packed", "finds_tiles"
+SEARCHES = "tries_delta", "tries_coder", "tries_lz4", "tries_packed", "finds_tiles"
 #: Frames of more channels are not images.
 MAX_CHANNELS = 4
 
-HEADER_FILTERED = bytes([FILTERED])
 INT64 = np.dtype(np.int64)
 #: Returns the state of a codec, without a frame of Python.
 STATE_OF = attrgetter("_state")
@@ -102,17 +87,15 @@ class Delta(BytesCodec, TrainableCodec):
         -100 (fastest)
     :param dictionary: the trained dictionary for those frames
     :param references: the trained reference frames
-    :param tries_zstd: (a name of 0.3.0) whether frames with a large delta are also encoded by ``coder``, without
-        references, to store the better of both
-    :param objective: of codecs that 0.3.0 stored, without effect
-    :param tries_delta: whether frames are compared with the references
     :param coder: how frames without a small delta are encoded: ``"raw"``, ``"lz4"`` or ``"zstd"``
+    :param tries_delta: whether frames are compared with the references
+    :param tries_coder: whether frames with a large delta are also encoded by ``coder``, without references, to store
+        the better of both
     :param tries_lz4: with the coder LZ4, whether frames are compressed by LZ4
     :param tries_packed: with the coder LZ4, whether frames are stored as packed differences
     :param channels: the number of channels of frames that are stored in channel-last order
     :param channel_last_nbytes: the size of these frames in bytes; 0 if all frames are stored in C order
     :param finds_tiles: whether the encoder searches for equal tiles in the frame itself, which takes more time
-    :param planes: the lines and planes of frames that 0.3.0 filtered
     :param is_short_lived: whether frames are stored for one update: then tiles are not searched for, and deltas only
         where most frames have a small one, since large ones take longer to encode than they save
     """
@@ -140,21 +123,17 @@ class Delta(BytesCodec, TrainableCodec):
     compresslevel: int = levels.default
     dictionary: bytes = field(default=b"", repr=False)
     references: ReferenceFrames = field(default=ReferenceFrames(), repr=False)
-    tries_zstd: bool = field(default=True, repr=False)
-    objective: str = field(default="", repr=False, metadata=OMITTED_BY_DEFAULT)
-    coder: str = field(default="zstd", metadata=OMITTED_BY_DEFAULT)
-    channels: int = field(default=1, repr=False, metadata=OMITTED_BY_DEFAULT)
-    channel_last_nbytes: int = field(default=0, repr=False, metadata=OMITTED_BY_DEFAULT)
-    finds_tiles: bool = field(default=False, repr=False, metadata=OMITTED_BY_DEFAULT)
-    tries_delta: bool = field(default=True, repr=False, metadata=OMITTED_BY_DEFAULT)
-    planes: PlaneLayout = field(default=PlaneLayout(), repr=False, metadata=OMITTED_BY_DEFAULT)
-    tries_lz4: bool = field(default=True, repr=False, metadata=OMITTED_BY_DEFAULT)
-    tries_packed: bool = field(default=True, repr=False, metadata=OMITTED_BY_DEFAULT)
-    is_short_lived: bool = field(default=False, repr=False, metadata=OMITTED_BY_DEFAULT)
+    coder: str = "zstd"
+    tries_delta: bool = field(default=True, repr=False)
+    tries_coder: bool = field(default=True, repr=False)
+    tries_lz4: bool = field(default=True, repr=False)
+    tries_packed: bool = field(default=True, repr=False)
+    channels: int = field(default=1, repr=False)
+    channel_last_nbytes: int = field(default=0, repr=False)
+    finds_tiles: bool = field(default=False, repr=False)
+    is_short_lived: bool = field(default=False, repr=False)
 
-    _lz4: Lz4Blocks = field(init=False, repr=False, compare=False)
     _zstd: ZstdDict = field(init=False, repr=False, compare=False)
-    _plain_zstd: ZstdDict = field(init=False, repr=False, compare=False)
     _encoders: dict[tuple[int, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _state: bytes = field(init=False, repr=False, compare=False)
 
@@ -169,19 +148,15 @@ class Delta(BytesCodec, TrainableCodec):
                 f"references must be at most {MAX_REFERENCES} whole frames of at most {MAX_FRAME_NBYTES} bytes, "
                 f"got {len(references.content)} bytes for frames of {references.frame_nbytes}"
             )
-        if self.coder not in (*CODERS, *OLD_CODERS):
+        if self.coder not in CODERS:
             raise CodecError(f"coder must be one of {', '.join(CODERS)}, got {self.coder!r}")
         if self.channels < 1 or self.channel_last_nbytes < 0 or self.channel_last_nbytes % self.channels:
             raise CodecError(f"frames of {self.channel_last_nbytes} bytes cannot have {self.channels} channels")
         object.__setattr__(self, "_zstd", ZstdDict(self.compresslevel, self.dictionary))
-        object.__setattr__(self, "_plain_zstd", ZstdDict(self.compresslevel))
-        object.__setattr__(self, "_lz4", Lz4Blocks(self.dictionary))
         # Kernels read the references by address; the codec, which every slot refers to, keeps them alive.
-        dictionary = np.frombuffer(self._lz4.dictionary, dtype=np.uint8)
         state = np.zeros(1, CODEC_STATE)
         state["references"], state["references_nbytes"] = references.rows.ctypes.data, len(references.content)
         state["reference_nbytes"] = references.frame_nbytes
-        state["dictionary"], state["dictionary_nbytes"] = dictionary.ctypes.data, dictionary.size
         state["channels"], state["channel_last_nbytes"] = self.channels, self.channel_last_nbytes
         object.__setattr__(self, "_state", state.tobytes())
 
@@ -192,8 +167,7 @@ class Delta(BytesCodec, TrainableCodec):
 
     def train(self, frames: NDArray[Any]) -> Delta:
         """Return a codec with references from these frames; see :meth:`TrainableCodec.train`."""
-        is_zstd = self._coder_in_use == "zstd"
-        trained = self._trained_with_zstd(frames) if is_zstd else self._trained_with_searches(frames)
+        trained = self._trained_with_zstd(frames) if self.uses_zstd else self._trained_with_searches(frames)
         return self if trained == self else trained
 
     def _trained_with_zstd(self, frames: NDArray[Any]) -> Delta:
@@ -202,7 +176,7 @@ class Delta(BytesCodec, TrainableCodec):
         trained = replace(self._with_references(rows), dictionary=self._zstd.train(rows).dictionary)
         if trained.references is not self.references:
             n_zstd = sum(coder_of(payload) == "zstd" for payload in trained.encode(frames))
-            trained = replace(trained, tries_zstd=n_zstd >= self.MIN_SHARE * len(frames))
+            trained = replace(trained, tries_coder=n_zstd >= self.MIN_SHARE * len(frames))
         return trained
 
     def _trained_with_searches(self, frames: NDArray[Any]) -> Delta:
@@ -221,7 +195,7 @@ class Delta(BytesCodec, TrainableCodec):
     def _with_references(self, rows: NDArray[np.uint8]) -> Delta:
         """Return this codec with references from frames ``(n, frame_nbytes)`` and all searches for deltas."""
         references = select_references(rows, self.N_REFERENCES) or self.references
-        searches = dict.fromkeys(("tries_delta", "tries_zstd", "tries_lz4", "tries_packed"), True)
+        searches = dict.fromkeys(("tries_delta", "tries_coder", "tries_lz4", "tries_packed"), True)
         return replace(self, references=references, **searches)  # type: ignore[arg-type]
 
     def _with_useful_searches(self, frames: NDArray[Any]) -> Delta:
@@ -234,7 +208,7 @@ class Delta(BytesCodec, TrainableCodec):
         codec = self
         if self._is_channel_last(frames) and not self.is_short_lived:  # grayscale frames rarely contain equal tiles
             without, searching = (
-                sum(map(len, replace(self, coder="raw", tries_zstd=False, finds_tiles=finds_tiles).encode(frames)))
+                sum(map(len, replace(self, coder="raw", tries_coder=False, finds_tiles=finds_tiles).encode(frames)))
                 for finds_tiles in (False, True)
             )
             codec = replace(self, finds_tiles=searching < self.MAX_TILES_RATIO * without)
@@ -255,7 +229,7 @@ class Delta(BytesCodec, TrainableCodec):
         # Those that hardly any frame needs are not worth a decision.
         tries_lz4, tries_packed = (n_by[coder] >= least or not tries_others for coder in ("lz4", "packed"))
         return replace(
-            self, tries_delta=n_by["delta"] >= least, tries_zstd=tries_others, tries_lz4=tries_lz4,
+            self, tries_delta=n_by["delta"] >= least, tries_coder=tries_others, tries_lz4=tries_lz4,
             tries_packed=tries_packed,
         )  # fmt: skip
 
@@ -269,10 +243,7 @@ class Delta(BytesCodec, TrainableCodec):
             and frames.transpose(0, 2, 3, 1).flags.c_contiguous
         )
         channels, channel_last_nbytes = (frames.shape[1], frames[0].nbytes) if is_channel_last else (1, 0)
-        return replace(
-            self, channels=channels, channel_last_nbytes=channel_last_nbytes, dictionary=b"", objective="",
-            planes=PlaneLayout(),
-        )  # fmt: skip
+        return replace(self, channels=channels, channel_last_nbytes=channel_last_nbytes)
 
     def _rows(self, frames: NDArray[Any]) -> NDArray[np.uint8]:
         """Return frames as bytes ``(n, frame_nbytes)`` in the order in which they are stored."""
@@ -292,19 +263,9 @@ class Delta(BytesCodec, TrainableCodec):
         return self._state
 
     @property
-    def lz4_dictionary(self) -> bytes:
-        """The dictionary of blocks of LZ4."""
-        return self._lz4.dictionary
-
-    @property
     def uses_zstd(self) -> bool:
         """Whether payloads may be of zstd."""
-        return self._coder_in_use == "zstd"
-
-    @property
-    def _coder_in_use(self) -> str:
-        """The coder of frames without a small delta; those of 0.3.0 are mapped to those of today."""
-        return OLD_CODERS.get(self.coder, self.coder)
+        return self.coder == "zstd"
 
     @property
     def nbytes(self) -> int:
@@ -314,7 +275,6 @@ class Delta(BytesCodec, TrainableCodec):
     def release_encoder(self) -> None:
         """Free the encoder's tables; see :meth:`TrainableCodec.release_encoder`."""
         self._zstd.release_encoder()
-        self._plain_zstd.release_encoder()
         self._encoders.clear()
 
     def encode(self, frames: NDArray[Any]) -> list[bytes]:
@@ -338,7 +298,7 @@ class Delta(BytesCodec, TrainableCodec):
         sizes = places[:, 1].tolist()
         large = [index for index, size in enumerate(sizes) if not 0 < size <= encoder.small_nbytes]
         max_ratio = 1.0
-        if self._coder_in_use == "zstd":
+        if self.uses_zstd:
             is_high = self.compresslevel > self.levels.default
             max_ratio = self.MAX_HIGH_LEVEL_RATIO if is_high else self.MAX_ZSTD_RATIO
         others = self._encode_whole(rows if len(large) == n_frames else rows[large], self._picture_layout(frames))
@@ -386,7 +346,7 @@ class Delta(BytesCodec, TrainableCodec):
 
         :param layout: their layout, without which they are not stored as packed differences
         """
-        if self._coder_in_use == "zstd":
+        if self.uses_zstd:
             return self._zstd.encode(rows)
         if self.coder == "raw":
             return raw_payloads(rows)
@@ -394,7 +354,7 @@ class Delta(BytesCodec, TrainableCodec):
         if rows.size and self.tries_packed and layout is not None:
             payloads = packed_payloads(rows, layout, is_channel_last=self._has_pixels_together(layout))
         if rows.size and self.tries_lz4:
-            blocks = self._lz4.encode(rows)
+            blocks = lz4_payloads(rows)
             payloads = [
                 block if block and not 0 < len(payload) <= len(block) else payload
                 for block, payload in zip(blocks, payloads, strict=True)
@@ -410,7 +370,7 @@ class Delta(BytesCodec, TrainableCodec):
         """Return a :class:`.DeltaEncoder` for frames of this shape, which replaces that for another one."""
         references = self.references
         # A delta of at most this size is stored as it is; larger ones compete with the other coders.
-        small_nbytes = int(self.SMALL_DELTA * references.frame_nbytes) if self.tries_zstd else references.frame_nbytes
+        small_nbytes = int(self.SMALL_DELTA * references.frame_nbytes) if self.tries_coder else references.frame_nbytes
         encoder = delta_kernels().DeltaEncoder(references.rows.reshape(-1), *self._layout_of(frames), small_nbytes)
         self._encoders.clear()
         self._encoders[frames.shape[1:]] = encoder
@@ -433,11 +393,6 @@ class Delta(BytesCodec, TrainableCodec):
 
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload that no kernel has decoded; see :class:`BytesCodec`."""
-        if payload[:1] == HEADER_FILTERED and self.planes.fits(nbytes):
-            frame = np.frombuffer(self._plain_zstd.decompress_frame(payload[1:], nbytes), dtype=np.uint8).copy()
-            if frame.size == nbytes:
-                self.planes.unfilter(frame)
-            return frame.tobytes()
         if coder_of(payload) == "lz4":
             raise CorruptPayload(f"it is not a block of LZ4 of a frame of {nbytes} bytes")
         if coder_of(payload) == "packed":
@@ -459,6 +414,4 @@ def coder_of(payload: bytes) -> str:
     header = payload[0] if payload else 0
     if header < FIRST_REFERENCE:
         return "zstd"
-    return {PACKED: "packed", RAW_IN_C_ORDER: "raw", FILTERED: "filter", LZ4_BLOCK: "lz4", RAW: "raw"}.get(
-        header, "delta"
-    )
+    return {PACKED: "packed", LZ4_BLOCK: "lz4", RAW: "raw"}.get(header, "delta")

@@ -2,37 +2,24 @@
 
 import numpy as np
 
-__all__ = [
-    "CODEC_STATE",
-    "ENCODER_STATE",
-    "FILTERED",
-    "FIRST_REFERENCE",
-    "LZ4_BLOCK",
-    "PACKED",
-    "RAW",
-    "RAW_IN_C_ORDER",
-]
+__all__ = ["CODEC_STATE", "ENCODER_STATE", "FIRST_REFERENCE", "LZ4_BLOCK", "PACKED", "RAW"]
 
 FIRST_REFERENCE = 2
 """That of a delta from the first reference; smaller ones are those of ``zstd-dict``."""
-PACKED, RAW_IN_C_ORDER, FILTERED, LZ4_BLOCK, RAW = 251, 252, 253, 254, 255
-"""Those of packed differences, of uncompressed frames in C order, of filtered ones, of blocks of LZ4, and of
-uncompressed frames in the order in which their codec stores them."""
+PACKED, LZ4_BLOCK, RAW = 251, 254, 255
+"""Those of packed differences, of blocks of LZ4, and of uncompressed frames."""
 
 CODEC_STATE = np.dtype(
     [
         ("references", np.int64),
         ("references_nbytes", np.int64),
         ("reference_nbytes", np.int64),
-        ("dictionary", np.int64),
-        ("dictionary_nbytes", np.int64),
         ("channels", np.int64),
         ("channel_last_nbytes", np.int64),
     ]
 )
-"""What decoding needs of a codec: the address of its references, their size in bytes, and that of each; the address of
-its dictionary for LZ4, and its size; the number of channels and the size of frames that it stores in channel-last
-order."""
+"""What decoding needs of a codec: the address of its references, their size in bytes, and that of each; the number of
+channels and the size of frames that it stores in channel-last order."""
 
 ENCODER_STATE = np.dtype(
     [

@@ -3,9 +3,9 @@
 A block (https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md) consists of sequences. Each is a token, whose
 high half is the number of literals and whose low half is the length of a match, less 4; the literals; and the match, as
 the number of bytes that it is back. The number 15 continues in the next bytes, up to one below 255. The last sequence
-ends after its literals. A match may start in a dictionary, which precedes the frame, and may run into itself.
+ends after its literals. A match may run into itself.
 
-No payload makes it read or write outside the payload, the dictionary and the frame.
+No payload makes it read or write outside the payload and the frame.
 """
 
 from __future__ import annotations
@@ -74,14 +74,13 @@ def copy_match(offset: int, target: int, length: int, room: int) -> None:
         n += 1
 
 
-@helper(types.boolean, INT, INT, INT, INT, INT, INT)
-def decode_block(payload: int, nbytes: int, dictionary: int, dictionary_nbytes: int, frame: int, size: int) -> bool:
+@helper(types.boolean, INT, INT, INT, INT)
+def decode_block(payload: int, nbytes: int, frame: int, size: int) -> bool:
     """Decode a block; return whether it is valid.
 
     Most sequences are short. Where there is room, they are copied in whole words without loops.
 
     :param payload: address of the block, of ``nbytes`` bytes
-    :param dictionary: address of the dictionary, of ``dictionary_nbytes`` bytes, if it has any
     :param frame: address of the output, of ``size`` bytes
     """
     at, end = payload, payload + nbytes
@@ -113,17 +112,8 @@ def decode_block(payload: int, nbytes: int, dictionary: int, dictionary_nbytes: 
         room = frame_end - target
         if at > end or room < LAST_MATCH or room < length + LAST_LITERALS:
             return False
-        before = offset - (target - frame)  # how many bytes before the frame the match starts
-        if offset == 0 or before > dictionary_nbytes:
+        if offset == 0 or offset > target - frame:
             return False
-        if before > 0:
-            n = min(length, before)
-            copy_bytes(dictionary + dictionary_nbytes - before, target, n, min(before, room))
-            target += n
-            length -= n
-            room -= n
-            if length == 0:  # what precedes the frame is not read
-                continue
         if length <= 3 * WORD <= room and offset >= WORD:
             source = target - offset
             put_word(target, word_at(source))

@@ -10,15 +10,12 @@ from typing import Any
 
 from sb3_compressed.codecs.codec import Codec
 from sb3_compressed.codecs.config import abbreviate
-from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CodecError, InvalidShorthand, UnknownCodec
 
-__all__ = ["AUTO", "OLD_AUTO", "available_codecs", "codec_from_config", "get_codec", "register_codec"]
+__all__ = ["AUTO", "available_codecs", "codec_from_config", "get_codec", "register_codec"]
 
 #: The shorthand that leaves the choice to this package.
 AUTO = "auto"
-#: Spellings of 0.3.0 that mean the same.
-OLD_AUTO = f"{AUTO}/small", f"{AUTO}/fast"
 
 #: Name, then level. A name with other characters than letters needs a slash before the level.
 SHORTHAND = re.compile(r"((?:[A-Za-z]+)|(?:[\w\-]+/))(\-?[0-9]+)")
@@ -95,14 +92,6 @@ def get_codec(shorthand: str | Codec, **kwargs: Any) -> Codec:
     :raises ValueError: if the shorthand is malformed, the codec or an argument unknown, the level out of range, or
         given twice; the message lists what is allowed
     """
-    if isinstance(shorthand, str) and (shorthand in OLD_AUTO or (shorthand == AUTO and "budget" in kwargs)):
-        warn_user(
-            "'auto/small', 'auto/fast' and budget are deprecated and have no effect: pass 'auto', or the name of a "
-            "codec",
-            DeprecationWarning,
-        )
-        shorthand = AUTO
-        kwargs.pop("budget", None)
     if kwargs and (isinstance(shorthand, Codec) or shorthand == AUTO):
         raise CodecError(f"{shorthand!r} takes no arguments, got {kwargs}; pass the name of a codec to set them")
     if isinstance(shorthand, Codec):

@@ -1,4 +1,4 @@
-"""Payloads of frames that are stored without references: raw, blocks of LZ4 with a dictionary, or packed differences.
+"""Payloads of frames that are stored without references: raw, blocks of LZ4, or packed differences.
 
 A payload is one header byte and the bytes of the frame in C order, or a block in LZ4's format
 (https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md), both decoded at about the speed of copying, or a payload
@@ -6,8 +6,6 @@ of :mod:`sb3_compressed.codecs.packed`.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import lz4.block
 import numpy as np
@@ -17,10 +15,7 @@ from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, PACKED, RAW
 from sb3_compressed.codecs.packed import pack_rows
 from sb3_compressed.codecs.picture_layout import PictureLayout
 
-__all__ = ["HEADER_LZ4", "HEADER_RAW", "Lz4Blocks", "packed_payloads", "raw_payloads"]
-
-#: LZ4 copies from at most so many bytes back, so further ones of a dictionary are useless.
-MAX_DICTIONARY_NBYTES = 65_536
+__all__ = ["HEADER_LZ4", "HEADER_RAW", "lz4_payloads", "packed_payloads", "raw_payloads"]
 
 HEADER_LZ4, HEADER_PACKED, HEADER_RAW = bytes([LZ4_BLOCK]), bytes([PACKED]), bytes([RAW])
 
@@ -43,20 +38,10 @@ def packed_payloads(rows: NDArray[np.uint8], layout: PictureLayout, *, is_channe
     return [HEADER_PACKED + payload if 0 < len(payload) < size else b"" for payload in packed]
 
 
-@dataclass(frozen=True)
-class Lz4Blocks:
-    """LZ4 for frames that are not empty.
+def lz4_payloads(rows: NDArray[np.uint8]) -> list[bytes]:
+    """Return frames that are not empty as blocks of LZ4; the payload of one that does not become smaller is empty.
 
-    :param dictionary: bytes that frames have in common, which codecs of 0.3.0 trained
+    :param rows: bytes of frames, ``(n, frame_nbytes)``
     """
-
-    dictionary: bytes = b""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dictionary", self.dictionary[-MAX_DICTIONARY_NBYTES:])
-
-    def encode(self, rows: NDArray[np.uint8]) -> list[bytes]:
-        """Compress frames ``(n, frame_nbytes)``; the payload of one that does not become smaller is empty."""
-        options = {"dict": self.dictionary} if self.dictionary else {}  # an empty one costs time and bytes
-        blocks = [lz4.block.compress(row, store_size=False, **options) for row in rows]
-        return [HEADER_LZ4 + block if 1 + len(block) < rows.shape[1] else b"" for block in blocks]
+    blocks = [lz4.block.compress(row, store_size=False) for row in rows]
+    return [HEADER_LZ4 + block if 1 + len(block) < rows.shape[1] else b"" for block in blocks]

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from sb3_compressed.buffers.arguments import storage_mode_of
-
 if TYPE_CHECKING:
     from gymnasium import spaces
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -45,14 +43,13 @@ def import_target(
             )
         yield buffer
         return
-    mode = storage_mode_of(options.pop("storage_mode", "create"), options)
-    options = {"buffer_size": buffer_size, **options, "storage_mode": mode}
+    options = {"buffer_size": buffer_size, **options}
     created = new_class(observation_space=observation_space, action_space=action_space, **options)
     try:
         yield created
     except BaseException:
         storage = created._storage
-        if mode in ("create", "overwrite") and storage is not None:
+        if options.get("storage_mode", "create") in ("create", "overwrite") and storage is not None:
             with suppress(OSError):
                 storage.store.close_files()  # without a flush, which may be what has failed
             shutil.rmtree(storage.folder, ignore_errors=True)

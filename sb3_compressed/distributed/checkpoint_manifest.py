@@ -11,18 +11,16 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
+from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError, old_file
 from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checked_json import read_object, with_checksum, without_checksum, write_object
 from sb3_compressed.storage.files import UNFINISHED
 from sb3_compressed.storage.lock import LOCK_NAME
-from sb3_compressed.storage.log_files import has_log, newest_segment_digest
+from sb3_compressed.storage.log_files import newest_segment_digest
 
 __all__ = [
     "NEWEST",
@@ -39,8 +37,7 @@ __all__ = [
 NEWEST = "newest"
 CUT = "cut-"
 MANIFEST = "distributed.json"
-#: Version 1, of 0.2.0, has a number instead of the name of the cut, and neither rings nor checksum.
-VERSION = 2
+VERSION = 3
 
 
 def _cut_name(value: object) -> str:
@@ -50,10 +47,10 @@ def _cut_name(value: object) -> str:
 
 
 POSITIVE = range(1, 1 << 63)
-WRITERS = {str: (POSITIVE, range(1 << 63))}
-SCHEMAS: dict[int, dict[str, Any]] = {
-    1: {"cut": POSITIVE, "writers": WRITERS},
-    2: {"cut": _cut_name, "writers": WRITERS, "rings": {str: {"n_transitions": range(1 << 63), "digest": str}}},
+SCHEMA = {
+    "cut": _cut_name,
+    "writers": {str: (POSITIVE, range(1 << 63))},
+    "rings": {str: {"n_transitions": range(1 << 63), "digest": str}},
 }
 
 
@@ -75,12 +72,12 @@ class Manifest:
 
     :param cut: the name of the cut, and of its folder
     :param writers: the number of environments and the shard of each writer, by its name
-    :param rings: the rings of the writers that have added something; ``None`` in files of 0.2.0, which do not list them
+    :param rings: the rings of the writers that have added something
     """
 
     cut: str
     writers: dict[str, tuple[int, int]]
-    rings: dict[str, SavedRing] | None = field(default_factory=dict)
+    rings: dict[str, SavedRing] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Replace the manifest of a folder."""
@@ -93,8 +90,6 @@ class Manifest:
         :raises CorruptStorage: if one is missing, or is not the one that was saved
         """
         paths = {name: ring_folder(folder / self.cut, name) for name in self.writers}
-        if self.rings is None:
-            return {name: path for name, path in paths.items() if has_log(path)}
         for name, ring in self.rings.items():
             path = paths[name]
             digest = newest_segment_digest(path)
@@ -109,7 +104,7 @@ def read_manifest(folder: Path) -> Manifest:
 
     :raises CheckpointNotFound: if there is none
     :raises CorruptStorage: if it is damaged
-    :raises StorageError: if a later version of this package has written it
+    :raises StorageError: if another version of this package has written it
     """
     path = folder / MANIFEST
     try:
@@ -118,16 +113,15 @@ def read_manifest(folder: Path) -> Manifest:
         raise CheckpointNotFound(f"{folder} contains no checkpoint of a distributed buffer") from None
     js.check({"version": POSITIVE}, values, str(path))
     version = values["version"]
-    if version not in SCHEMAS:
-        raise StorageError(f"{path} is of version {version}, this package reads versions up to {VERSION}")
-    if version > 1:
-        values = without_checksum(values, path)
-    js.check(SCHEMAS[version], values, str(path))
+    if version < VERSION:
+        raise old_file(str(path))
+    if version > VERSION:
+        raise StorageError(f"{path} is of version {version}, this package reads version {VERSION}")
+    values = without_checksum(values, path)
+    js.check(SCHEMA, values, str(path))
     writers = {name: (n_envs, shard) for name, (n_envs, shard) in values["writers"].items()}
-    if not {*values.get("rings", {})} <= {*writers}:
+    if not {*values["rings"]} <= {*writers}:
         raise CorruptStorage(f"{path} names rings without a writer")
-    if version == 1:
-        return Manifest(f"{CUT}{values['cut']}", writers, None)
     return Manifest(values["cut"], writers, {name: SavedRing(**ring) for name, ring in values["rings"].items()})
 
 
@@ -150,9 +144,12 @@ def new_cut(folder: Path) -> str:
 
 def remove_other_cuts(folder: Path) -> None:
     """Remove the cuts that the manifest does not name, which belong to saves that have failed or were replaced."""
-    named = None
-    with suppress(CheckpointNotFound, CorruptStorage):  # a damaged one is being overwritten
+    try:
         named = read_manifest(folder).cut
+    except (CheckpointNotFound, CorruptStorage):  # a damaged one is being overwritten
+        named = None
+    except StorageError:  # one of another version stays until it is replaced
+        return
     for path in folder.glob(f"{CUT}*"):
         if path.name != named:
             shutil.rmtree(path, ignore_errors=True)

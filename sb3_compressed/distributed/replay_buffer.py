@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
-from sb3_compressed.buffers.arguments import storage_mode_of, warn_of_time_limits
+from sb3_compressed.buffers.arguments import warn_of_time_limits
 from sb3_compressed.buffers.extend import Steps, extend_buffer, infos_of, steps_of
 from sb3_compressed.buffers.tensors import OutputDtype, output_tensors, to_tensor, torch_device
 from sb3_compressed.buffers.validation import validate_infos, validate_integer
@@ -163,7 +163,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         validate_integer("prefetch", prefetch, 0)
         if storage == "device":
             raise ValueError("storage='device' is for buffers of one process; shards are in memory or in a folder")
-        storage_mode = storage_mode_of(storage_mode, compression)
         if n_shards >= MAX_SHARDS:
             raise ValueError(f"n_shards must be less than {MAX_SHARDS}, got {n_shards}")
         if not 0 < timeout < float("inf"):
@@ -598,7 +597,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             name: (n_envs, present.get(name, (0, shard))[1] % n_shards)
             for name, (n_envs, shard) in manifest.writers.items()
         }
-        sizes = {name: ring.n_transitions for name, ring in (manifest.rings or {}).items()}
+        sizes = {name: ring.n_transitions for name, ring in manifest.rings.items()}
         rings: list[dict[str, tuple[Path, int, int | None]]] = [{} for _ in range(n_shards)]
         for name, source in saved.items():
             n_envs, shard = writers[name]

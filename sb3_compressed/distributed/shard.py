@@ -35,7 +35,7 @@ from sb3_compressed.distributed.encoded_rows import require_fitting
 from sb3_compressed.distributed.ray_session import is_restarted
 from sb3_compressed.distributed.ring import Ring
 from sb3_compressed.distributed.ring_spec import RingSpec
-from sb3_compressed.errors import CorruptStorage, ShardUnavailable, StorageError
+from sb3_compressed.errors import CorruptStorage, ShardUnavailable, StorageError, old_file
 from sb3_compressed.persistence.buffer_storage import StorageMode
 from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checked_json import read_object, write_object
@@ -54,7 +54,15 @@ __all__ = [
     "require_version",
 ]
 
+#: The list of the rings of a shard: of each its number of rows and its number of environments.
 RINGS = "rings.json"
+VERSION = 1
+SCHEMA = {
+    "version": range(VERSION, VERSION + 1),
+    "run": str,
+    "rings": {str: (POSITIVE, POSITIVE)},
+    "loads": range(1 << 63),
+}
 #: The group of methods that return while another one is running.
 HEALTH = "health"
 #: Seconds to wait for the lock of a folder, which a killed process may still have for a moment.
@@ -294,9 +302,8 @@ class Shard:
 
     def _save_rings(self) -> None:
         if self._folder is not None:
-            rings = {name: ring.n_envs for name, ring in self._rings.items()}
-            rows = {name: self._rows.get(name, self._n_rows) for name in rings}
-            content = {"run": self._run, "rows": rows, "rings": rings, "loads": self._n_loads}
+            rings = {name: (self._rows.get(name, self._n_rows), ring.n_envs) for name, ring in self._rings.items()}
+            content = {"version": VERSION, "run": self._run, "rings": rings, "loads": self._n_loads}
             write_object(self._folder / RINGS, content)
 
     def resize(self, rows: Mapping[str, int]) -> None:
@@ -559,11 +566,10 @@ def _read_rings(file: Path) -> tuple[str, dict[str, int], dict[str, int], int]:
 
     :raises CorruptStorage: if the file is damaged
     """
-    stored = read_object(file)
-    n_loads: Any = stored.get("loads", 0)  # earlier versions did not count them
-    js.check({"run": str, "rings": {str: POSITIVE}, "loads": range(1 << 63)}, {**stored, "loads": n_loads}, str(file))
-    rows: Any = stored.get("rows")
-    rings: dict[str, int] = stored["rings"]
-    has_one_size = type(rows) is int  # in version 0.2, all rings had as many rows
-    js.check(POSITIVE if has_one_size else dict.fromkeys(rings, POSITIVE), rows, str(file))
-    return stored["run"], {name: rows if has_one_size else rows[name] for name in rings}, rings, n_loads
+    stored: Any = read_object(file)
+    if "version" not in stored:
+        raise old_file(str(file))
+    js.check(SCHEMA, stored, str(file))
+    sizes = stored["rings"].items()
+    rows, rings = {name: size[0] for name, size in sizes}, {name: size[1] for name, size in sizes}
+    return stored["run"], rows, rings, stored["loads"]

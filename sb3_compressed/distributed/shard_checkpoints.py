@@ -15,7 +15,7 @@ from sb3_compressed.distributed.checkpoint_manifest import (
     remove_other_cuts,
 )
 from sb3_compressed.distributed.shard_group import ShardGroup
-from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, StorageError
+from sb3_compressed.errors import CheckpointNotFound, StorageError
 from sb3_compressed.storage.files import flush_path, link_or_copy
 from sb3_compressed.storage.lock import FolderLock
 
@@ -76,7 +76,7 @@ class ShardCheckpoints:
         except CheckpointNotFound:
             if not is_unfinished(path):
                 raise StorageError(f"{path} contains other files, but no checkpoint of a distributed buffer") from None
-        except CorruptStorage:
+        except StorageError:  # it is damaged, or of another version
             if not overwrite:
                 raise
         else:

@@ -3,7 +3,7 @@
 // The decoders on the CPU are the specification: of slots arrays/slot_kernels.py, of headers and deltas
 // codecs/delta_kernels/decoder.py, of blocks codecs/lz4_kernels.py, of packed differences codecs/packed_kernels.py, of
 // stacked frames arrays/interleaving_kernels.py. What they accept is accepted here and decodes to the same bytes, apart
-// from payloads that need zstd. No payload makes a warp read outside the segment, the references and the dictionary
+// from payloads that need zstd. No payload makes a warp read outside the segment and the references
 // that it refers to, or write outside its frame.
 //
 // All lanes of a warp parse the payload, which they have copied to shared memory, so that branches do not diverge and
@@ -47,8 +47,7 @@ enum CodecKind { UNUSED, DELTA, UNCOMPRESSED };
 struct Codec {
   const Byte *references;
   long long references_nbytes, reference_nbytes;
-  const Byte *dictionary;
-  long long dictionary_nbytes, channels, channel_last_nbytes, kind;
+  long long channels, channel_last_nbytes, kind;
 };
 
 // PictureLayout.numbers of codecs/picture_layout.py.
@@ -378,7 +377,7 @@ __device__ bool read_rest(Payload &payload, int &at, int &length, int size, int 
   return false;
 }
 
-__device__ bool decode_block(Payload &payload, const Codec &codec, const Target &target, int lane) {
+__device__ bool decode_block(Payload &payload, const Target &target, int lane) {
   const int size = target.size;
   int at = 1, position = 0;
   while (at < payload.size) {
@@ -398,16 +397,10 @@ __device__ bool decode_block(Payload &payload, const Codec &codec, const Target 
     length = token & 15;
     if (length == LONG_LENGTH && !read_rest(payload, at, length, size, lane)) return false;
     length += MIN_MATCH;
-    const int room = size - position, before = distance - position; // bytes before the frame at which it starts
+    const int room = size - position;
     if (room < LAST_MATCH || room - LAST_LITERALS < length) return false;
-    if (distance == 0 || before > codec.dictionary_nbytes) return false;
-    if (before > 0) {
-      const int n = min(length, before);
-      copy_to(codec.dictionary + codec.dictionary_nbytes - before, target, position, n, lane);
-      position += n;
-      length -= n;
-    }
-    if (length > 0) copy_from_frame(target, position, distance, length, lane);
+    if (distance == 0 || distance > position) return false;
+    copy_from_frame(target, position, distance, length, lane);
     position += length;
   }
   return false;
@@ -557,17 +550,17 @@ __device__ bool unpack(const Byte *packed, int nbytes, const Picture picture, co
 // -- frames --------------------------------------------------------------------------------------------------------
 
 // The first byte of payloads that are no deltas; see codecs/delta_headers.py.
-enum Header { PACKED = 251, RAW_IN_C_ORDER, FILTERED, LZ4_BLOCK, RAW };
+enum Header { PACKED = 251, LZ4_BLOCK = 254, RAW };
 
 __device__ bool decode_payload(
     Payload &payload, const Codec &codec, const Picture &picture, const Target &target, int lane) {
   const int size = target.size, header = byte_at(payload, 0);
   if (header == PACKED)
     return payload.size <= size && unpack(payload.bytes + 1, payload.size - 1, picture, target, lane);
-  const bool is_channel_last = codec.channel_last_nbytes == size && header != RAW_IN_C_ORDER;
+  const bool is_channel_last = codec.channel_last_nbytes == size;
   const Target stored = with_channels(target, is_channel_last ? codec.channels : 1);
-  if (header == LZ4_BLOCK) return decode_block(payload, codec, stored, lane);
-  if (header != RAW && header != RAW_IN_C_ORDER) return decode_delta(payload, codec, stored, lane);
+  if (header == LZ4_BLOCK) return decode_block(payload, stored, lane);
+  if (header != RAW) return decode_delta(payload, codec, stored, lane);
   if (payload.size != 1 + size) return false;
   copy_frame(payload.bytes + 1, stored, lane);
   return true;
@@ -620,7 +613,7 @@ __device__ Reason decode_frame(
     return FINE;
   }
   if (payload.size == 0) return INVALID_PAYLOAD;
-  if (byte_at(payload, 0) < FIRST_REFERENCE || byte_at(payload, 0) == FILTERED) return NEEDS_ZSTD;
+  if (byte_at(payload, 0) < FIRST_REFERENCE) return NEEDS_ZSTD;
   return decode_payload(payload, codec, picture, target, lane) ? FINE : INVALID_PAYLOAD;
 }
 

@@ -167,7 +167,7 @@ def require_loadable(buffer: ReplayBufferLike, folder: Path) -> None:
     what = f"nothing was saved to {folder}, since it could not be loaded"
     try:
         check(METADATA, metadata(buffer), what)
-        check_values({"pos": int(buffer.pos), "full": bool(buffer.full)}, buffer.buffer_size, what)
+        check_values({"pos": int(buffer.pos), "full": bool(buffer.full), "streams": {}}, buffer.buffer_size, what)
         if (episodes := buffer.episodes) is not None:
             episodes.check(buffer.buffer_size, what)
     except CorruptStorage as error:

@@ -11,7 +11,6 @@ import numpy as np
 from gymnasium import spaces
 
 from sb3_compressed.arrays.cast import cast_values
-from sb3_compressed.buffers.arguments import storage_mode_of
 from sb3_compressed.buffers.buffer_from_store import open_to_load
 from sb3_compressed.buffers.replay import CompressedDictReplayBuffer, CompressedReplayBuffer
 from sb3_compressed.buffers.resize import resize
@@ -91,7 +90,7 @@ class RecordBuffer:
                 )
             space = spaces.Dict({**observations, **features})
         self._grows = buffer_size is None
-        mode = storage_mode_of(options.pop("storage_mode", "create"), options)
+        mode = options.pop("storage_mode", "create")
         if buffer_size is None:
             buffer_size = _stored_buffer_size(options.get("storage", "memory"), mode) or INITIAL_STEPS * n_envs
         cls = CompressedDictReplayBuffer if isinstance(space, spaces.Dict) else CompressedReplayBuffer

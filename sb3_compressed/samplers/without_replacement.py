@@ -127,8 +127,6 @@ class WithoutReplacementSampler(Sampler):
         is_left, is_valid = self._flags_in(state, "is_left"), self._flags_in(state, "is_valid")
         if (is_left > is_valid).any():
             raise ValueError("is_left must be a part of is_valid")
-        if "n_bits" in state:  # of version 0.3.0 or older, whose permutations were others
-            state = {**state, "n_ordered": len(is_valid)}
         key, n_ordered, n_epochs = (int(state[name]) for name in ("key", "n_ordered", "n_epochs"))
         if not (0 <= n_ordered <= len(is_valid) and 0 <= key < 2**63 and n_epochs >= 0) or is_left[n_ordered:].any():
             raise ValueError(

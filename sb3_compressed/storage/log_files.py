@@ -62,7 +62,7 @@ def ends_at(folder: Path, position: LogPosition) -> bool:
         return False
     try:
         segment = Segment(segment_path(folder, position.number))
-    except (FileNotFoundError, CorruptStorage):
+    except (FileNotFoundError, StorageError):
         return False
     try:
         has_commit = any(record.kind == COMMIT for record in segment.records(position.offset, problems=[]))

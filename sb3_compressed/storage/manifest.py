@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sb3_compressed.codecs.config import abbreviate, dtype_from_text
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.json_schema import load_json, parse
-from sb3_compressed.storage.metadata_schema import COMMIT_SCHEMA, MAX_AXES
+from sb3_compressed.storage.metadata_schema import CODECS, MAX_AXES
 from sb3_compressed.storage.record_kinds import MANIFEST
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.spaces import SIZE
@@ -83,9 +83,10 @@ def parse_segment_ids(data: object) -> dict[int, int]:
 MANIFEST_SCHEMA = {
     "about": dict,
     "arrays": {str: parse_array_spec},
-    "segments?": parse_segment_ids,
-    **COMMIT_SCHEMA,
-    "step?": range(-1, 1 << 63),
+    "segments": parse_segment_ids,
+    "values": dict,
+    "codecs": CODECS,
+    "step": range(-1, 1 << 63),
 }
 
 

@@ -21,6 +21,7 @@ from sb3_compressed.storage.json_schema import check, parse
 from sb3_compressed.storage.spaces import SIZE, parse_scalar, parse_space, space_nbytes
 
 __all__ = [
+    "CODECS",
     "COMMIT_SCHEMA",
     "MAX_ARRAYS_NBYTES",
     "MAX_SPACE_NBYTES",
@@ -38,7 +39,10 @@ __all__ = [
 MAX_AXES = 32
 #: An address in a log: the number of a segment, at most eight digits, and an offset of 32 bits.
 ADDRESS = range(1, 10**8 << 32)
-COMMIT_SCHEMA = {"values?": dict, "codecs?": {str: ADDRESS}}
+#: The addresses of the codecs in use.
+CODECS = {str: ADDRESS}
+#: A commit contains only what has changed.
+COMMIT_SCHEMA = {"values?": dict, "codecs?": CODECS}
 #: The metadata of a buffer. Its arguments are validated where a buffer is constructed from them.
 METADATA = {
     "class": str,
@@ -50,19 +54,17 @@ METADATA = {
 
 
 def parse_layout(data: object) -> object:
-    """Return the axis of the frames and their number, and 1 if the newest is the first; ``None`` for no layout.
+    """Return the axis of the frames, their number, and whether the newest is the first; ``None`` for no layout.
 
     :raises ValueError: if it is something else
     """
-    numbers = (range(-1, MAX_AXES), range(2, 2**31 + 1))
-    is_reversed = isinstance(data, list) and len(data) == 3
-    return None if data is None else parse((*numbers, range(1, 2)) if is_reversed else numbers, data)
+    return None if data is None else parse((range(-1, MAX_AXES), range(2, 2**31 + 1), range(2)), data)
 
 
 STREAM = {
-    "layout?": parse_layout,
-    "searches?": bool,
-    "lessons?": {"interval": SIZE, "learned_nbytes": float},
+    "layout": parse_layout,
+    "detects": bool,
+    "training": {"interval": SIZE, "usual_nbytes": float},
 }
 
 
@@ -88,7 +90,7 @@ def check_values(values: Any, rows: int, what: str) -> None:
     :param what: as for :func:`~sb3_compressed.storage.json_schema.check`
     :raises CorruptStorage: with the field
     """
-    check({"pos": range(max(rows, 1)), "full": bool, "streams?": {str: STREAM}}, values, what)
+    check({"pos": range(max(rows, 1)), "full": bool, "streams": {str: STREAM}}, values, what)
 
 
 # -- size limits ------------------------------------------------------------------------------------------------------

@@ -10,4 +10,3 @@ MANIFEST = 1
 CODEC, SLOTS = 2, 3
 #: Parts of a commit; see ``commit_format.py``.
 PATCHES, COMMIT = 4, 5
-# Versions up to 0.3.0 ended a segment that another one follows with an empty record of kind 6, which is ignored.

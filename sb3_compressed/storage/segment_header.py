@@ -14,13 +14,13 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from sb3_compressed.errors import CorruptStorage
+from sb3_compressed.errors import CorruptStorage, StorageError, old_file
 from sb3_compressed.kernels.checksum import checksum
 
 __all__ = ["FORMAT_VERSION", "HEADERS_NBYTES", "Header", "new_header", "read_header"]
 
 MAGIC = b"SB3CMPR\n"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 SEGMENT_HEADER = struct.Struct("<8sIIQQQIIQ")
 #: The bytes of both copies of the header, after which the first record begins.
 HEADERS_NBYTES = 2 * SEGMENT_HEADER.size
@@ -59,7 +59,8 @@ def new_header(number: int, identity: int, previous_id: int, previous_end: int, 
 def read_header(file: FileIO, path: Path) -> Header:
     """Return a segment's header.
 
-    :raises CorruptStorage: if both copies are damaged, or the file is not a segment of a known version
+    :raises CorruptStorage: if both copies are damaged, or the file is not a segment
+    :raises StorageError: if another version of this package has written it
     """
     data = file.read(HEADERS_NBYTES)
     copies = [data[: SEGMENT_HEADER.size], data[SEGMENT_HEADER.size :]]
@@ -68,8 +69,10 @@ def read_header(file: FileIO, path: Path) -> Header:
         what = "is damaged at byte 0, in its header" if data.startswith(MAGIC) else "is not a file of this package"
         raise CorruptStorage(f"{path} {what}")
     _, version, number, identity, own_id, previous_id, previous_end, flags, _ = SEGMENT_HEADER.unpack(intact[0])
-    if version != FORMAT_VERSION:
-        raise CorruptStorage(f"{path} has version {version} of the format; supported is {FORMAT_VERSION}")
+    if version < FORMAT_VERSION:
+        raise old_file(str(path))
+    if version > FORMAT_VERSION:
+        raise StorageError(f"{path} has version {version} of the format; supported is {FORMAT_VERSION}")
     return Header(number, identity, own_id, previous_id, previous_end, bool(flags & IS_SNAPSHOT))
 
 

@@ -8,7 +8,7 @@ from os import PathLike
 import numpy as np
 
 from sb3_compressed.common.paths import user_path
-from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
+from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import addresses_in
 from sb3_compressed.storage.log_files import require_log
@@ -40,7 +40,7 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
     []
 
     :param progress: called with the share of the work that is done, from 0 to 1
-    :raises StorageError: if the folder does not exist or contains no buffer
+    :raises StorageError: if the folder does not exist, contains no buffer, or one of another version of this package
     """
     report = progress or (lambda share: None)
     path = user_path(folder)
@@ -49,7 +49,7 @@ def verify(folder: str | PathLike[str], *, progress: Callable[[float], object] |
         store = ArrayStore.open(path, repair=True)
     except CorruptStorage as error:
         return [error.reason]
-    except (StorageError, OSError) as error:
+    except OSError as error:
         return [str(error)]
     try:
         found = [*(store.problems or ()), *_invalid_metadata(store)]

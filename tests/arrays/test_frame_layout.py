@@ -174,4 +174,4 @@ def test_a_stored_layout_is_restored(n_frames: int) -> None:
 @pytest.mark.parametrize(("axis", "n_frames"), [(1, 2), (-1, 12)])
 def test_a_stored_layout_of_other_items_raises(axis: int, n_frames: int) -> None:
     with pytest.raises(ValueError, match=rf"shape \(12, 10, 3\) are not {n_frames} frames along axis {axis}"):
-        layout_from_state((12, 10, 3), axis, n_frames)
+        layout_from_state((12, 10, 3), axis, n_frames, 0)

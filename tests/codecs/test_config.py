@@ -14,7 +14,6 @@ from roundtrips import Plain, moving_boxes, roundtrip
 from sb3_compressed.codecs import Codec, TrainableCodec, available_codecs, codec_from_config, get_codec, registry
 from sb3_compressed.codecs.config import arguments_from_json, dtype_from_text
 from sb3_compressed.codecs.delta import Delta, ReferenceFrames
-from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.rle import Rle
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CodecError
@@ -61,18 +60,18 @@ def test_every_codec_survives_json(name: str) -> None:
         (Rle("u2"), '{"name": "rle", "fields": {"runs_type": {"dtype": "<u2"}}}'),
         (ZstdDict(-5, b"dict"), '{"name": "zstd-dict", "fields": {"compresslevel": -5, "dictionary": "ZGljdA=="}}'),
         (
-            Delta(3, b"", ReferenceFrames(bytes(3), 3), False),
+            Delta(3, references=ReferenceFrames(bytes(3), 3), tries_coder=False),
             '{"name": "delta", "fields": {"compresslevel": 3, "dictionary": "", '
-            '"references": {"content": "AAAA", "frame_nbytes": 3}, "tries_zstd": false}}',
+            '"references": {"content": "AAAA", "frame_nbytes": 3}, "coder": "zstd", "tries_delta": true, '
+            '"tries_coder": false, "tries_lz4": true, "tries_packed": true, "channels": 1, "channel_last_nbytes": 0, '
+            '"finds_tiles": false, "is_short_lived": false}}',
         ),
         (
-            Delta(
-                -7, b"dict", ReferenceFrames(bytes(3), 3), True, "fast", "lz4", 3, 12, True, False, PlaneLayout(2, 4)
-            ),
+            Delta(-7, b"dict", ReferenceFrames(bytes(3), 3), "lz4", False, True, False, True, 3, 12, True, True),
             '{"name": "delta", "fields": {"compresslevel": -7, "dictionary": "ZGljdA==", '
-            '"references": {"content": "AAAA", "frame_nbytes": 3}, "tries_zstd": true, "objective": "fast", '
-            '"coder": "lz4", "channels": 3, "channel_last_nbytes": 12, "finds_tiles": true, "tries_delta": false, '
-            '"planes": {"line_nbytes": 2, "plane_nbytes": 4}}}',
+            '"references": {"content": "AAAA", "frame_nbytes": 3}, "coder": "lz4", "tries_delta": false, '
+            '"tries_coder": true, "tries_lz4": false, "tries_packed": true, "channels": 3, "channel_last_nbytes": 12, '
+            '"finds_tiles": true, "is_short_lived": true}}',
         ),
     ],
     ids=["rle", "zstd-dict", "delta", "auto"],
@@ -186,6 +185,8 @@ def test_arguments_that_json_cannot_represent_raise(value: Any) -> None:
         {"name": "delta", "fields": {"references": {"content": "AAAA", "frame_nbytes": 10**30}}},
         {"name": "delta", "fields": {"references": {"content": "A" * 1024, "frame_nbytes": 1}}},
         {"name": "delta", "fields": {"compresslevel": 23}},
+        {"name": "delta", "fields": {"coder": "lz4hc"}},
+        {"name": "delta", "fields": {"objective": "small"}},
     ],
     ids=lambda data: str(data)[:60],
 )

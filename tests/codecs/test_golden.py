@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from filtering_codec import Filtering, filtered
 from golden_payloads import CHANGES_OF_SOURCE, COUNTED, DELTAS, FRAMES, GOLDEN, MALFORMED_DELTAS, delta_frames
 
 from sb3_compressed.codecs import available_codecs, get_codec
+from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.delta_kernels import DeltaEncoder, encode_deltas
-from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload
 
@@ -81,15 +80,10 @@ def test_malformed_deltas_are_corrupt(payload: str) -> None:
     assert (guarded[[0, 3]] == 7).all()
 
 
-def test_a_filtered_frame_is_decoded_as_in_the_golden_payload() -> None:
-    # Red less green, green, and blue less green, each less the line above; all modulo 256.
-    red, green, blue = [[10, 20], [11, 22]], [[5, 5], [6, 250]], [[0, 255], [1, 7]]
-    frame = np.array([[red, green, blue]], dtype=np.uint8)
-    codec = Filtering(planes=PlaneLayout(2, 4))
-    differences = [5, 15, 0, 13, 5, 5, 1, 245, 251, 250, 0, 19]
-    payload = bytes.fromhex("fd 00 00 00 61 00 00") + bytes(differences)  # Zstandard: one block, uncompressed
-    out = np.empty_like(frame)
-    codec.decode_into([payload], out)
-    np.testing.assert_array_equal(out, frame)
-    row = filtered(frame.reshape(1, -1), codec.planes, is_channel_last=False)
-    assert row.tolist() == [differences]
+@pytest.mark.parametrize("header", [0xFC, 0xFD])
+@pytest.mark.parametrize("coder", ["lz4", "zstd"])
+def test_payloads_with_a_header_of_versions_before_0_5_are_corrupt(coder: str, header: int) -> None:
+    frame = FRAMES["noise"]
+    frames = np.full((1, *frame.shape), 7, np.uint8)
+    with pytest.raises(CorruptPayload):
+        Delta(coder=coder).decode_into([bytes([header]) + frame.tobytes()], frames)

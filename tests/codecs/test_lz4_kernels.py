@@ -22,9 +22,9 @@ DAMAGES = int(os.environ.get("SB3_COMPRESSED_DAMAGES", "50"))
 N_PAGES = 20
 
 
-@kernel(types.boolean, INT, INT, INT, INT, INT, INT)
-def decode_at(payload: int, nbytes: int, dictionary: int, dictionary_nbytes: int, frame: int, size: int) -> bool:
-    return decode_block(payload, nbytes, dictionary, dictionary_nbytes, frame, size)
+@kernel(types.boolean, INT, INT, INT, INT)
+def decode_at(payload: int, nbytes: int, frame: int, size: int) -> bool:
+    return decode_block(payload, nbytes, frame, size)
 
 
 class Memory:
@@ -44,27 +44,27 @@ class Memory:
         return self._bytes[len(self._bytes) - nbytes :] if is_last else self._bytes[:nbytes]
 
 
-MEMORIES = Memory(), Memory(), Memory()
+MEMORIES = Memory(), Memory()
 
 
-def decoded(payload: bytes, size: int, dictionary: bytes = b"") -> bytes | None:
+def decoded(payload: bytes, size: int) -> bytes | None:
     """Decode a block; return ``None`` if it is not valid."""
     found: list[bytes | None] = []
     for is_last in (False, True):
-        contents = payload, dictionary, b"\xa5" * size
+        contents = payload, b"\xa5" * size
         parts = [memory.part(len(each), is_last=is_last) for memory, each in zip(MEMORIES, contents, strict=True)]
         for part, content in zip(parts, contents, strict=True):
             part[:] = np.frombuffer(content, np.uint8)
         arguments = [number for part in parts for number in (part.ctypes.data, part.size)]
-        found.append(parts[2].tobytes() if decode_at(*arguments) else None)
-        assert [part.tobytes() for part in parts[:2]] == [payload, dictionary]
+        found.append(parts[1].tobytes() if decode_at(*arguments) else None)
+        assert parts[0].tobytes() == payload
     assert found[0] == found[1]
     return found[0]
 
 
-def decoded_by_library(payload: bytes, size: int, dictionary: bytes = b"") -> bytes | None:
+def decoded_by_library(payload: bytes, size: int) -> bytes | None:
     try:
-        raw: bytes = lz4.block.decompress(payload, uncompressed_size=size, dict=dictionary)
+        raw: bytes = lz4.block.decompress(payload, uncompressed_size=size)
     except (lz4.block.LZ4BlockError, ValueError):
         return None
     return raw if len(raw) == size else None
@@ -78,19 +78,15 @@ MODES = [
 ]
 
 
-@pytest.mark.parametrize("has_dictionary", [False, True])
 @pytest.mark.parametrize("mode", MODES, ids=repr)
-def test_all_that_the_library_encodes_is_decoded(mode: dict[str, object], has_dictionary: bool) -> None:
+def test_all_that_the_library_encodes_is_decoded(mode: dict[str, object]) -> None:
     rng = np.random.default_rng(0)
     for size in [*range(1, 120), 300, 7056, 12_288, 70_000]:
-        dictionary = rng.bytes(int(rng.integers(1, 200))) if has_dictionary else b""
-        dictionary += bytes(rng.integers(0, 3, 65_536, np.uint8)) if has_dictionary and size % 5 == 0 else b""
-        frame = composed(rng, size, dictionary)
-        options = mode | ({"dict": dictionary} if dictionary else {})
-        payload = lz4.block.compress(frame, store_size=False, **options)
-        assert decoded(payload, size, dictionary[-65_536:]) == frame
-        assert decoded(payload, size + 1, dictionary[-65_536:]) is None
-        assert decoded(payload, size - 1, dictionary[-65_536:]) is None
+        frame = composed(rng, size)
+        payload = lz4.block.compress(frame, store_size=False, **mode)
+        assert decoded(payload, size) == frame
+        assert decoded(payload, size + 1) is None
+        assert decoded(payload, size - 1) is None
 
 
 @pytest.mark.parametrize("length", [4, 5, 7, 8, 18, 19, 31, 64, 273, 274, 700])
@@ -108,35 +104,17 @@ def assert_matches_are_decoded(offset: int, length: int) -> None:
         assert decoded(payload, 41 + length + n_last) == literals + repeated + last
 
 
-@pytest.mark.parametrize("dictionary", [b"abcdefg", bytes(range(256)) * 256])
-def test_matches_may_begin_in_the_dictionary(dictionary: bytes) -> None:
-    nbytes = len(dictionary)
-    for literals in (b"", b"12", b"123456789"):
-        for length in (4, 5, 6, 7, 8, 30, 600):
-            for back in {1, 2, 3, 4, 5, 6, 7, nbytes - len(literals) - 1, nbytes} & {*range(1, nbytes + 1)}:
-                offset = back + len(literals)
-                if offset > 65_535:
-                    continue
-                source = dictionary[nbytes - back :] + literals
-                repeated = (source * (length // len(source) + 1))[:length]
-                payload = sequence(literals, offset, length) + sequence(b"12345678")
-                size = len(literals) + length + 8
-                assert decoded(payload, size, dictionary) == literals + repeated + b"12345678"
-                assert decoded(payload, size, dictionary[: back - 1]) is None
-
-
 @pytest.mark.parametrize(("payload", "size"), MALFORMED_BLOCKS.values(), ids=MALFORMED_BLOCKS)
 def test_malformed_blocks_are_not_decoded(payload: bytes, size: int) -> None:
     assert decoded(VALID_BLOCK, 48) == b"abc" * 14 + b"a12345"
     assert decoded(payload, size) is None
-    assert decoded(payload, size, b"") is None
 
 
 N_MORE = 33  # bytes of a frame
 
 
 def random_sequence(rng: np.random.Generator, payload: bytes) -> bytes:
-    """Return short literals and a match, most of them in the dictionary or overlapping, then the payload."""
+    """Return short literals and a match, most of which start before the frame or overlap, then the payload."""
     return sequence(rng.bytes(N_MORE - 30), int(rng.integers(1, 30)), 30) + payload
 
 
@@ -146,12 +124,10 @@ def test_damaged_blocks_are_decoded_as_by_the_library_or_not_at_all(mutated: Mut
     n_accepted = n_stricter = 0
     for _ in range(40 * DAMAGES):
         size = int(rng.choice([20, 60, 400]))
-        dictionary = rng.bytes(int(rng.integers(0, 60))) if rng.random() < 0.5 else b""
-        frame = composed(rng, size, dictionary)
-        payload = lz4.block.compress(frame, store_size=False, **({"dict": dictionary} if dictionary else {}))
+        payload = lz4.block.compress(composed(rng, size), store_size=False)
         size += N_MORE if mutated is random_sequence else int(rng.choice([0, 0, 0, -1, 1]))
         damaged = mutated(rng, payload)
-        found, expected = decoded(damaged, size, dictionary), decoded_by_library(damaged, size, dictionary)
+        found, expected = decoded(damaged, size), decoded_by_library(damaged, size)
         assert found is None or found == expected
         n_accepted += found is not None
         n_stricter += expected != found

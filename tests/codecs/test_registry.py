@@ -182,13 +182,6 @@ def test_registering_anything_but_a_codec_class_raises(thing: Any) -> None:
         register_codec(thing)
 
 
-@pytest.mark.parametrize("variant", ["auto/small", "auto/fast"])
-def test_variants_of_auto_are_deprecated_and_mean_the_same(variant: str) -> None:
-    with pytest.warns(DeprecationWarning, match=variant) as warned:
-        assert get_codec(variant) == get_codec("auto")
-    assert [each.filename for each in warned] == [__file__]
-
-
 class Undecorated(Raw):
     """A subclass of a dataclass codec that is not decorated itself."""
 

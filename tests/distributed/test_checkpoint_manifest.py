@@ -40,6 +40,14 @@ def saved(tmp_path: Path) -> Manifest:
     return manifest
 
 
+def forge(folder: Path, changes: dict[str, Any]) -> None:
+    """Change values of a manifest, whose checksum is right."""
+    values = {**json.loads((folder / MANIFEST).read_bytes()), **changes}
+    values.pop("checksum")
+    values["checksum"] = f"{checksum(json.dumps(values, sort_keys=True).encode()):016x}"
+    (folder / MANIFEST).write_text(json.dumps(values))
+
+
 def test_a_manifest_is_read_as_it_was_written(saved: Manifest, tmp_path: Path) -> None:
     assert read_manifest(tmp_path) == saved
     assert saved.rings_in(tmp_path) == {name: ring_folder(tmp_path / saved.cut, name) for name in ("learner-0", "a/b")}
@@ -89,14 +97,11 @@ def test_each_changed_byte_of_a_manifest_is_detected(saved: Manifest, tmp_path: 
     "changes",
     [
         {"cut": "../elsewhere"}, {"cut": 3}, {"rings": {"nobody": {"n_transitions": 1, "digest": "0"}}}, {"rings": []},
-        {"writers": {"learner-0": [0, 0]}}, {"writers": {"learner-0": 1}}, {"version": 3}, {"version": "2"},
+        {"writers": {"learner-0": [0, 0]}}, {"writers": {"learner-0": 1}}, {"version": 4}, {"version": "3"},
     ],
 )  # fmt: skip
 def test_invalid_values_are_refused(saved: Manifest, tmp_path: Path, changes: dict[str, Any]) -> None:
-    values = {**json.loads((tmp_path / MANIFEST).read_bytes()), **changes}
-    values.pop("checksum")
-    values["checksum"] = f"{checksum(json.dumps(values, sort_keys=True).encode()):016x}"
-    (tmp_path / MANIFEST).write_text(json.dumps(values))
+    forge(tmp_path, changes)
     with pytest.raises(StorageError):
         read_manifest(tmp_path)
 
@@ -106,16 +111,10 @@ def test_a_missing_manifest(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-def test_manifests_of_0_2_0_are_read(saved: Manifest, tmp_path: Path) -> None:
-    """They have the number of the cut, and list writers only."""
-    (tmp_path / saved.cut).rename(tmp_path / "cut-12")
-    content = {
-        "version": 1,
-        "cut": 12,
-        "n_rows": 50,
-        "writers": {name: [*each] for name, each in saved.writers.items()},
-    }
-    (tmp_path / MANIFEST).write_text(json.dumps(content))
-    found = read_manifest(tmp_path)
-    assert (found.cut, found.writers, found.rings) == ("cut-12", saved.writers, None)
-    assert {*found.rings_in(tmp_path)} == {"learner-0", "a/b"}
+def test_a_manifest_of_a_version_before_0_5_is_refused(saved: Manifest, tmp_path: Path) -> None:
+    forge(tmp_path, {"version": 2})
+    with pytest.raises(StorageError, match=rf"{MANIFEST} was written by version 0\.4 .*0\.5\.0") as caught:
+        read_manifest(tmp_path)
+    assert not isinstance(caught.value, CorruptStorage)
+    remove_other_cuts(tmp_path)
+    assert (tmp_path / saved.cut).is_dir(), "the version that wrote it can still load it"

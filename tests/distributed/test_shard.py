@@ -23,6 +23,10 @@ from sb3_compressed.samplers import PrioritizedSampler
 WHERE = ["memory", "folder"]
 
 
+def files_in(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 class Sharded:
     """A shard, its clients, and a learner that samples.
 
@@ -206,17 +210,17 @@ def test_a_ring_stays_as_it_was_if_it_cannot_be_resized(tmp_path: Path) -> None:
     assert content(own.shard) == [*range(21 + n_failed, 81 + n_failed)]
 
 
-def test_rings_of_version_0_2_have_equal_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["create", "resume", "overwrite"])
+def test_a_list_of_rings_of_a_version_before_0_5_is_refused(mode: Any, tmp_path: Path) -> None:
     own = Sharded("images", 60, folder=tmp_path / "shard")
-    for name in ("a", "b"):
-        own.client(name).send(80)
+    own.client("a").send(80)
     own.shard.close()
-    stored = {"run": "run", "rows": 60, "rings": {"a": 1, "b": 1}}
+    stored = {"run": "run", "rows": {"a": 60}, "rings": {"a": 1}, "loads": 0}
     (tmp_path / "shard" / "rings.json").write_text(json.dumps(stored))
-    own.n_rows = 10
-    again = own.opened()
-    assert again.rings() == {"a": (1, 60), "b": (1, 60)}
-    again.close()
+    before = files_in(tmp_path)
+    with pytest.raises(StorageError, match=r"rings\.json was written by version 0\.4 .*0\.5\.0"):
+        own.opened(mode=mode).status()
+    assert files_in(tmp_path) == before
 
 
 def test_rings_keep_their_number_of_environments() -> None:
@@ -401,12 +405,12 @@ def test_the_folder_of_another_run_is_refused_or_overwritten(tmp_path: Path) -> 
         own.opened("run").status()
 
 
-DAMAGED = [
-    "", "[]", "\xff", '{"run": 1}', '{"run": "run", "rows": "x", "rings": {}}',
-    '{"run": "run", "rows": 9, "rings": []}', '{"run": "run", "rows": 9, "rings": {"w": "1"}}',
-    '{"run": "run", "rows": {"w": 0}, "rings": {"w": 1}}', '{"run": "run", "rows": {"x": 9}, "rings": {"w": 1}}',
-    '{"run": "run", "rows": 9, "rings": {}, "loads": -1}', '{"run": "run", "rows": 9, "rings": {}, "loads": "1"}',
+RINGS: dict[str, Any] = {"version": 1, "run": "run", "rings": {"w": [9, 1]}, "loads": 0}
+INVALID_RINGS: list[dict[str, Any]] = [
+    {"version": 2}, {"version": "1"}, {"run": 1}, {"rings": []}, {"rings": {"w": 9}}, {"rings": {"w": [9]}},
+    {"rings": {"w": [0, 1]}}, {"rings": {"w": [9, "1"]}}, {"loads": -1}, {"loads": "1"},
 ]  # fmt: skip
+DAMAGED = ["", "[]", "\xff", '{"version": 1}', *(json.dumps(RINGS | changes) for changes in INVALID_RINGS)]
 
 
 @pytest.mark.parametrize("text", DAMAGED)

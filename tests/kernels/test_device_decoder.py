@@ -121,7 +121,6 @@ def test_golden_payloads_decode(decode: Decode, frame: str) -> None:
     payloads: list[tuple[Codec, bytes]] = [(get_codec("none"), golden["none"])]
     if expected.size:
         payloads += [(delta, b"\xfe" + golden["lz4-block"]), (delta, b"\xff" + golden["none"])]
-        payloads += [(delta, b"\xfc" + golden["none"])]
     if golden["packed"][0]:
         payloads += [(delta, b"\xfb" + golden["packed"])]
     for codec, payload in payloads:
@@ -138,7 +137,11 @@ def test_golden_deltas_decode(decode: Decode) -> None:
     np.testing.assert_array_equal(slots.decode(decode, (600,))[:4], frames)
 
 
-@pytest.mark.parametrize("payload", [*MALFORMED_DELTAS, ""])
+#: A frame as versions before 0.5 wrote it.
+OLD_HEADERS = [header + "00" * 600 for header in ("fc", "fd")]
+
+
+@pytest.mark.parametrize("payload", [*MALFORMED_DELTAS, *OLD_HEADERS, ""], ids=lambda payload: payload[:60])
 def test_malformed_deltas_are_reported(decode: Decode, payload: str) -> None:
     codec, _ = decodable_deltas()
     slots = Slots(codec)
@@ -176,9 +179,9 @@ def pictures(n: int, shape: tuple[int, ...], dtype: str = "u1") -> NDArray[Any]:
 
 def codec_for(coder: str, frames: NDArray[Any]) -> Delta:
     """Return a trained codec that encodes most frames with one coder."""
-    trained = replace(Delta(coder="lz4").train(frames), tries_delta=True, tries_zstd=True, finds_tiles=True)
+    trained = replace(Delta(coder="lz4").train(frames), tries_delta=True, tries_coder=True, finds_tiles=True)
     if coder == "delta":
-        return replace(trained, coder="raw", tries_zstd=False)
+        return replace(trained, coder="raw", tries_coder=False)
     return replace(
         trained,
         coder="raw" if coder == "raw" else "lz4",
@@ -385,8 +388,6 @@ class Format(NamedTuple):
 Source = Callable[[np.random.Generator], bytes]
 """Returns a valid payload."""
 
-DICTIONARY = np.random.default_rng(1).bytes(300)
-
 
 def of_pieces(size: int) -> Source:
     return lambda rng: pieces(rng, 3, size)
@@ -394,14 +395,14 @@ def of_pieces(size: int) -> Source:
 
 def of_blocks(size: int) -> Source:
     def payload(rng: np.random.Generator) -> bytes:
-        block: bytes = lz4.block.compress(composed(rng, size, DICTIONARY), store_size=False, dict=DICTIONARY)
+        block: bytes = lz4.block.compress(composed(rng, size), store_size=False)
         return b"\xfe" + block
 
     return payload
 
 
 def uncompressed(size: int) -> Source:
-    return lambda rng: (b"\xfc", b"\xff")[rng.integers(2)] + rng.bytes(size)
+    return lambda rng: b"\xff" + rng.bytes(size)
 
 
 def packed(shape: tuple[int, ...], dtype: str) -> Source:
@@ -424,7 +425,6 @@ def sources() -> list[tuple[Format, Source]]:
         codec = Delta(
             coder="lz4",
             references=ReferenceFrames(content, size),
-            dictionary=DICTIONARY,
             channels=channels,
             channel_last_nbytes=size if channels > 1 else 0,
         )
@@ -455,7 +455,7 @@ class Crafted(NamedTuple):
         segments = {5: np.frombuffer(head + numbers + payload, np.uint8)}
         codecs = {codec_number: wanted.codec}
         batch = Batch(segments, np.array([5 << 32 | len(head)]), codecs, wanted.shape, wanted.dtype)
-        if isinstance(wanted.codec, Delta) and payload[:1] in (b"\0", b"\1", b"\xfd"):
+        if isinstance(wanted.codec, Delta) and payload[:1] in (b"\0", b"\1"):
             return Crafted(batch, payload, reason=Reason.NEEDS_ZSTD)
         out = batch.new_out()
         try:

@@ -26,6 +26,8 @@ from sb3_compressed.storage.metadata_schema import (
 )
 from sb3_compressed.storage.spaces import space_from_data, space_nbytes, space_to_data
 
+MANIFEST: dict[str, Any] = {"about": {}, "arrays": {}, "segments": {}, "values": {}, "codecs": {}, "step": -1}
+STREAM: dict[str, Any] = {"layout": [0, 4, 0], "detects": True, "training": {"interval": 64, "usual_nbytes": 0.5}}
 NUMBERS: list[Any] = [None, True, "5", -1, 0.5, 2**63, 10**400, [], {}, [5]]
 
 
@@ -38,27 +40,28 @@ def test_metadata_of_all_buffers_matches_the_schema(kind: str) -> None:
 
 
 def test_unknown_keys_are_ignored() -> None:
-    check(MANIFEST_SCHEMA, {"about": {}, "arrays": {"a": [[5], "<f4", False, True]}, "later": [1]}, "it")
+    check(MANIFEST_SCHEMA, {**MANIFEST, "arrays": {"a": [[5], "<f4", False, True]}, "later": [1]}, "it")
     check(COMMIT_SCHEMA, {"later": {}}, "it")
-    check_values({"pos": 0, "full": False, "streams": {"": {"later": 1}}, "later": 5}, 10, "it")
+    check_values({"pos": 0, "full": False, "streams": {"": {**STREAM, "later": 1}}, "later": 5}, 10, "it")
 
 
 # -- fields ----------------------------------------------------------------------------------------------------------
 
 
+INVALID_LAYOUTS: list[Any] = [4, [0, 4], [40, 4, 0], [0, 4, 2], [0, 4, 1, 1], [0, 1, 0], [0, 2**62, 0]]
 INVALID_FLAGS: list[Any] = [0, 1, None, "true", [], 0.0]
 INVALID_VALUES: list[tuple[dict[str, Any], str]] = [
     *(({"pos": pos}, "pos") for pos in (*NUMBERS, 10, float("inf"), float("nan"))),
     *(({"full": full}, "full") for full in INVALID_FLAGS),
+    ({"streams": {"screen": []}}, "streams.screen"),
     *(
-        ({"streams": {"screen": stream}}, f"streams.screen{field}")
+        ({"streams": {"screen": {**STREAM, **stream}}}, f"streams.screen{field}")
         for stream, field in (
-            ([], ""),
-            *(({"layout": layout}, ".layout") for layout in (4, [40, 4], [0, 4, 2], [0, 4, 1, 1], [0, 1], [0, 2**62])),
-            ({"searches": 1}, ".searches"),
-            ({"lessons": {}}, ".lessons"),
-            ({"lessons": {"interval": -1, "learned_nbytes": 0}}, ".lessons.interval"),
-            ({"lessons": {"interval": 64, "learned_nbytes": "0"}}, ".lessons.learned_nbytes"),
+            *(({"layout": layout}, ".layout") for layout in INVALID_LAYOUTS),
+            ({"detects": 1}, ".detects"),
+            ({"training": {}}, ".training"),
+            ({"training": {"interval": -1, "usual_nbytes": 0}}, ".training.interval"),
+            ({"training": {"interval": 64, "usual_nbytes": "0"}}, ".training.usual_nbytes"),
         )
     ),
 ]
@@ -70,10 +73,23 @@ def test_invalid_values_are_reported_by_field() -> None:
             check_values({"pos": 0, "full": False, "streams": {}, **values}, 10, "folder")
 
 
-@pytest.mark.parametrize("values", [None, [], {"pos": 0}, {"full": True}])
-def test_values_must_contain_pos_and_full(values: Any) -> None:
+@pytest.mark.parametrize("values", [None, [], {"pos": 0, "streams": {}}, {"full": True}, {"pos": 0, "full": True}])
+def test_values_must_contain_pos_full_and_streams(values: Any) -> None:
     with pytest.raises(CorruptStorage, match=r"^folder"):
         check_values(values, 10, "folder")
+
+
+@pytest.mark.parametrize("name", STREAM)
+def test_a_stream_must_have_all_its_fields(name: str) -> None:
+    stream = {each: value for each, value in STREAM.items() if each != name}
+    with pytest.raises(CorruptStorage, match=f"^folder: streams.screen.*{name}"):
+        check_values({"pos": 0, "full": True, "streams": {"screen": stream}}, 10, "folder")
+
+
+@pytest.mark.parametrize("name", MANIFEST)
+def test_a_manifest_must_have_all_its_fields(name: str) -> None:
+    with pytest.raises(CorruptStorage, match=f"^it.*{name}"):
+        check(MANIFEST_SCHEMA, {each: value for each, value in MANIFEST.items() if each != name}, "it")
 
 
 def test_addresses_of_codecs_must_be_valid() -> None:
@@ -91,21 +107,20 @@ def test_invalid_arrays_are_reported_by_field() -> None:
     specs += [[[5], "<f4", 0, True], *([[5], dtype, False, True] for dtype in INVALID_DTYPES)]
     for arrays, field in (([], "arrays"), *(({"a": spec}, "arrays.a") for spec in specs)):
         with pytest.raises(CorruptStorage, match=f"^it: {field}"):
-            check(MANIFEST_SCHEMA, {"about": {}, "arrays": arrays}, "it")
+            check(MANIFEST_SCHEMA, {**MANIFEST, "arrays": arrays}, "it")
 
 
 def test_tables_have_addresses_of_slots_of_rows_and_environments() -> None:
     for spec in ([[5], "<i8", True, True], [[5, 1], "<f8", True, True], [[5, 1, 2], "<i8", True, True]):
         with pytest.raises(CorruptStorage, match=r"^it: arrays\.a: .*addresses must be a matrix of 64-bit integers"):
-            check(MANIFEST_SCHEMA, {"about": {}, "arrays": {"a": spec}}, "it")
+            check(MANIFEST_SCHEMA, {**MANIFEST, "arrays": {"a": spec}}, "it")
 
 
 def test_ids_of_segments_are_hexadecimal_digits() -> None:
-    known: dict[str, Any] = {"about": {}, "arrays": {}}
-    check(MANIFEST_SCHEMA, {**known, "segments": {"7": "0123456789abcdef"}}, "it")
+    check(MANIFEST_SCHEMA, {**MANIFEST, "segments": {"7": "0123456789abcdef"}}, "it")
     for ids in ({"7": "0123"}, {"7": "0123456789ABCDEF"}, {"seven": "0123456789abcdef"}, {"-1": "0123456789abcdef"}):
         with pytest.raises(CorruptStorage, match=r"^it: segments: .*16 hexadecimal digits"):
-            check(MANIFEST_SCHEMA, {**known, "segments": ids}, "it")
+            check(MANIFEST_SCHEMA, {**MANIFEST, "segments": ids}, "it")
 
 
 def test_states_of_samplers_contain_numbers_text_or_null() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sb3_compressed.errors import CorruptStorage
+from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.segment_header import FORMAT_VERSION
@@ -58,7 +58,9 @@ def test_other_files_are_rejected_unchanged(content: bytes, writable: bool, tmp_
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize(("version", "copies"), [(1, {0, 1}), (FORMAT_VERSION + 1, {0}), (FORMAT_VERSION + 1, {1})])
+@pytest.mark.parametrize(
+    ("version", "copies"), [(2, {0, 1}), (2, {1}), (FORMAT_VERSION + 1, {0}), (FORMAT_VERSION + 1, {1})]
+)
 def test_unknown_version_is_rejected(copies: set[int], version: int, tmp_path: Path) -> None:
     """The other copy of the header may be damaged."""
     path = tmp_path / "segment"
@@ -67,8 +69,10 @@ def test_unknown_version_is_rejected(copies: set[int], version: int, tmp_path: P
     fields = original[:8] + version.to_bytes(4, "little") + original[12 : COPY_NBYTES - 8]
     header = fields + checksum(fields).to_bytes(8, "little")
     put(path, b"".join(header if k in copies else bytes(COPY_NBYTES) for k in range(2)) + original[HEADER_NBYTES:])
-    with pytest.raises(CorruptStorage, match=f"{path} has version {version} "):
+    message = f"{path} was written by version 0.4" if version < FORMAT_VERSION else f"{path} has version {version} "
+    with pytest.raises(StorageError, match=message) as caught:
         Segment(path)
+    assert not isinstance(caught.value, CorruptStorage), "a repair would drop it"
 
 
 def test_header_with_two_damaged_copies_is_rejected(tmp_path: Path) -> None:

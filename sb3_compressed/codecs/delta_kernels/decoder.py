@@ -8,7 +8,7 @@ import numpy as np
 from numba import from_dtype, types
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta_headers import CODEC_STATE, FIRST_REFERENCE, LZ4_BLOCK, PACKED, RAW, RAW_IN_C_ORDER
+from sb3_compressed.codecs.delta_headers import CODEC_STATE, FIRST_REFERENCE, LZ4_BLOCK, PACKED, RAW
 from sb3_compressed.codecs.delta_kernels.copy_sources import (
     FRAME,
     LONG,
@@ -142,18 +142,16 @@ def decode_frames(
         state = states[codec]
         frame = start + k * size
         header = number_at(payload) if payload_size > 0 else 0
-        is_channel_last = state.channel_last_nbytes == size and header not in (RAW_IN_C_ORDER, PACKED)
+        is_channel_last = state.channel_last_nbytes == size and header != PACKED
         target = memory if is_channel_last else frame
-        if header in (RAW, RAW_IN_C_ORDER):
+        if header == RAW:
             is_decoded = payload_size == 1 + size
             if is_decoded and is_channel_last:
                 target = payload + 1
             elif is_decoded:
                 copy_bytes(payload + 1, frame, size, size)
         elif header == LZ4_BLOCK:
-            is_decoded = decode_block(
-                payload + 1, payload_size - 1, state.dictionary, state.dictionary_nbytes, target, size
-            )
+            is_decoded = decode_block(payload + 1, payload_size - 1, target, size)
         elif header == PACKED:
             is_decoded = 1 < payload_size <= size and unpack_frame(
                 payload + 1, payload_size - 1, numbers, memory, frame
