@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,6 +18,8 @@ from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["Lz4Block", "Lz4Frame"]
 
+#: The bytes of the header of a frame with its content size, and without the id of a dictionary.
+HEADER_NBYTES = 15
 MAX_ACCELERATION = 65537  # LZ4_ACCELERATION_MAX; the library clamps larger factors to it
 
 
@@ -30,6 +33,8 @@ class Lz4Frame(BytesCodec):
 
     name: ClassVar[str] = "lz4-frame"
     levels: ClassVar[Levels] = Levels(((-MAX_ACCELERATION, 16),), default=0)
+    is_parallel: ClassVar[bool] = True
+    chunk_nbytes: ClassVar[int] = 1 << 19
     library_errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError, ValueError)
 
     compresslevel: int = levels.default
@@ -42,6 +47,24 @@ class Lz4Frame(BytesCodec):
     def decompress_frame(self, payload: bytes, nbytes: int) -> bytes:
         """Decompress one payload; see :class:`BytesCodec`."""
         return decompress_bounded(lz4.frame.LZ4FrameDecompressor(), payload, nbytes)
+
+    @classmethod
+    def decode_rows(
+        cls, codecs: Sequence[Lz4Frame], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
+    ) -> None:
+        """Decode what a kernel can decode; see :meth:`BytesCodec.decode_rows`."""
+        from sb3_compressed.codecs.lz4_frame_kernels import decode_lz4_frames
+
+        # Frames of one size have one header, which the library verifies once.
+        first = np.argmin(done)
+        header = ctypes.string_at(int(places[first, 0]), min(int(places[first, 1]), HEADER_NBYTES))
+        try:
+            about = lz4.frame.get_frame_info(header)
+        except cls.library_errors:
+            return
+        if about["content_size"] == rows.shape[1] and not (about["block_checksum"] or about["content_checksum"]):
+            expected = np.frombuffer(header, np.uint8)
+            decode_lz4_frames(places, expected, about["block_size"], about["block_linked"], rows, done)
 
 
 @dataclass(frozen=True)

@@ -25,4 +25,4 @@ def decode_blocks(places: NDArray[np.int64], frames: NDArray[np.uint8], done: ND
     start = frames.ctypes.data
     for k in range(n_frames):
         if done[k] == 0:
-            done[k] = decode_block(places[k, 0], places[k, 1], start + k * size, size)
+            done[k] = decode_block(places[k, 0], places[k, 1], start + k * size, start + k * size, size)

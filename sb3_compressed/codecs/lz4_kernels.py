@@ -3,7 +3,7 @@
 A block (https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md) consists of sequences. Each is a token, whose
 high half is the number of literals and whose low half is the length of a match, less 4; the literals; and the match, as
 the number of bytes that it is back. The number 15 continues in the next bytes, up to one below 255. The last sequence
-ends after its literals. A match may run into itself.
+ends after its literals. A match may run into itself, and in a linked block into the blocks before.
 
 No payload makes it read or write outside the payload and the frame.
 """
@@ -74,33 +74,34 @@ def copy_match(offset: int, target: int, length: int, room: int) -> None:
         n += 1
 
 
-@helper(types.boolean, INT, INT, INT, INT)
-def decode_block(payload: int, nbytes: int, frame: int, size: int) -> bool:
+@helper(types.boolean, INT, INT, INT, INT, INT)
+def decode_block(payload: int, nbytes: int, first: int, output: int, size: int) -> bool:
     """Decode a block; return whether it is valid.
 
     Most sequences are short. Where there is room, they are copied in whole words without loops.
 
     :param payload: address of the block, of ``nbytes`` bytes
-    :param frame: address of the output, of ``size`` bytes
+    :param first: address of the first byte that matches may copy: that of the output, or of blocks right before it
+    :param output: address of the output, of ``size`` bytes
     """
     at, end = payload, payload + nbytes
-    target, frame_end = frame, frame + size
+    target, output_end = output, output + size
     while at < end:
         token = number_at(at)
         at += 1
         length = token >> 4
-        if length < LONG and end - at >= 2 * WORD and frame_end - target >= 2 * STEP:
+        if length < LONG and end - at >= 2 * WORD and output_end - target >= 2 * STEP:
             put_word(target, word_at(at))
             put_word(target + WORD, word_at(at + WORD))
         else:
             length, at = read_number(length, at, end)
-            if length > end - at or length > frame_end - target:
+            if length > end - at or length > output_end - target:
                 return False
-            copy_bytes(at, target, length, min(end - at, frame_end - target))
+            copy_bytes(at, target, length, min(end - at, output_end - target))
         at += length
         target += length
         if at == end:
-            return target == frame_end
+            return target == output_end
         if at + 2 > end:
             return False
         offset = number_at(at) | number_at(at + 1) << 8
@@ -109,10 +110,10 @@ def decode_block(payload: int, nbytes: int, frame: int, size: int) -> bool:
         if length == LONG + MIN_MATCH:
             length, at = read_number(LONG, at, end)
             length += MIN_MATCH
-        room = frame_end - target
+        room = output_end - target
         if at > end or room < LAST_MATCH or room < length + LAST_LITERALS:
             return False
-        if offset == 0 or offset > target - frame:
+        if offset == 0 or offset > target - first:
             return False
         if length <= 3 * WORD <= room and offset >= WORD:
             source = target - offset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs.codec import BytesCodec, Levels
+from sb3_compressed.codecs.zstd_library import DecompressionContext, functions
 from sb3_compressed.errors import CorruptPayload
 
 __all__ = ["Zstd"]
@@ -59,3 +61,20 @@ class Zstd(BytesCodec):
         except AttributeError:
             decompressor = self._contexts.decompressor = zstandard.ZstdDecompressor()
         return decompressor.decompress(payload, allow_extra_data=False)
+
+    @classmethod
+    def decode_rows(
+        cls, codecs: Sequence[Zstd], places: NDArray[np.int64], rows: NDArray[np.uint8], done: NDArray[np.uint8]
+    ) -> None:
+        """Decode what the C library can decode; see :meth:`BytesCodec.decode_rows`."""
+        if (called := functions()) is None:
+            return
+        from sb3_compressed.codecs.zstd_kernels import decompress_frames  # on first use: importing numba is slow
+
+        contexts = codecs[0]._contexts
+        try:
+            context: DecompressionContext = contexts.native
+        except AttributeError:
+            context = contexts.native = DecompressionContext()
+        if context.address:
+            decompress_frames(called, context.address, places, rows, done)

@@ -32,6 +32,7 @@ __all__ = [
     "UINT_ROWS",
     "byte_at",
     "bytes_at",
+    "c_function",
     "first_byte_of",
     "helper",
     "int32_at",
@@ -230,6 +231,29 @@ def stack_memory(n_words: int) -> Callable[[], int]:
         return types.int64(), codegen
 
     return cast("Callable[[], int]", allocate)
+
+
+def c_function(n_arguments: int) -> Callable[..., int]:
+    """Return a function for kernels that calls a C function by its address.
+
+    :param n_arguments: the number of its arguments, which are 64-bit integers or pointers, as what it returns
+    """
+
+    def call(typingctx: Any, address: Any, *arguments: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            integer = ir.IntType(64)
+            function = ir.FunctionType(integer, [integer] * n_arguments).as_pointer()
+            return builder.call(builder.inttoptr(values[0], function), values[1:])
+
+        return types.int64(*[types.int64] * (1 + n_arguments)), codegen
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in _names(n_arguments)]
+    vars(call)["__signature__"] = inspect.Signature(parameters)
+    return cast("Callable[..., int]", intrinsic(call))
+
+
+def _names(n_arguments: int) -> list[str]:
+    return ["typingctx", "address", *[f"argument_{number}" for number in range(n_arguments)]]
 
 
 def _pointer(builder: Any, address: Any, n_bits: int) -> Any:

@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from roundtrips import peak_of_refusal, roundtrip
 
 from sb3_compressed.codecs import get_codec
+from sb3_compressed.codecs.zstd import Zstd
 from sb3_compressed.codecs.zstd_dict import ZstdDict
+from sb3_compressed.codecs.zstd_library import functions
+from sb3_compressed.errors import CorruptPayload
 
 DICTIONARY = np.arange(6000, dtype=np.uint16).tobytes()
 CODECS = {
@@ -22,8 +25,11 @@ CODECS = {
     "with-dictionary": ZstdDict(compresslevel=12, dictionary=DICTIONARY),
 }
 
+SHAPES = [(1, 1), (2, 1), (3, 500), (40, 7056), (5, 200_000), (300, 64)]
 MAGIC = bytes.fromhex("28b52ffd")
 EMPTY_BLOCK = bytes.fromhex("010000")
+EMPTY_FRAME = MAGIC + b"\x20\x00" + EMPTY_BLOCK
+SKIPPABLE_FRAME = bytes.fromhex("502a4d18 00000000")
 
 
 def test_payload_is_a_zstandard_frame_with_its_content_size() -> None:
@@ -42,7 +48,7 @@ def frames_of(n_frames: int, frame_nbytes: int) -> NDArray[np.uint8]:
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_payloads_do_not_depend_on_the_frames_before(codec: Any) -> None:
-    for shape in [(1, 1), (2, 1), (3, 500), (40, 7056), (5, 200_000), (300, 64)]:
+    for shape in SHAPES:
         frames = frames_of(*shape)
         payloads = roundtrip(codec, frames)
         assert payloads == [replace(codec).encode(frame[np.newaxis])[0] for frame in frames]
@@ -62,3 +68,32 @@ def test_false_header_raises_before_memory_is_allocated(header: bytes) -> None:
     codec = get_codec("zstd")
     roundtrip(codec, np.zeros((1, 1000), np.uint8))  # compiles kernels, which needs memory, too
     assert peak_of_refusal(codec, MAGIC + header + EMPTY_BLOCK) < 100_000
+
+
+def never(*arguments: Any) -> bytes:
+    raise AssertionError("a payload was decoded one by one")
+
+
+@pytest.mark.skipif(functions() is None, reason="this build of python-zstandard exports no functions of its C library")
+@pytest.mark.parametrize("shorthand", ["zstd3", "zstd-5", "zstd19"])
+def test_the_kernel_decodes_all_payloads(shorthand: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Zstd, "decompress_frame", never)
+    for shape in SHAPES:
+        roundtrip(get_codec(shorthand), frames_of(*shape))
+
+
+def test_without_the_functions_of_the_library_payloads_are_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sb3_compressed.codecs.zstd.functions", lambda: None)
+    for shape in SHAPES:
+        roundtrip(get_codec("zstd3"), frames_of(*shape))
+
+
+@pytest.mark.parametrize(
+    "rest", [b"\0", EMPTY_FRAME, SKIPPABLE_FRAME], ids=["a byte", "an empty frame", "a skippable frame"]
+)
+def test_bytes_after_the_frame_raise(rest: bytes) -> None:
+    codec, frames = get_codec("zstd3"), frames_of(3, 500)
+    payloads = codec.encode(frames)
+    with pytest.raises(CorruptPayload) as caught:
+        codec.decode_into([payloads[0], payloads[1] + rest, payloads[2]], np.empty_like(frames))
+    assert caught.value.index == 1

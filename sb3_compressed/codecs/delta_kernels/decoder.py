@@ -151,7 +151,7 @@ def decode_frames(
             elif is_decoded:
                 copy_bytes(payload + 1, frame, size, size)
         elif header == LZ4_BLOCK:
-            is_decoded = decode_block(payload + 1, payload_size - 1, target, size)
+            is_decoded = decode_block(payload + 1, payload_size - 1, target, target, size)
         elif header == PACKED:
             is_decoded = 1 < payload_size <= size and unpack_frame(
                 payload + 1, payload_size - 1, numbers, memory, frame
