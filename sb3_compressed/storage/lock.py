@@ -87,7 +87,8 @@ class FolderLock:
                 time.sleep(PAUSE)
             else:
                 file.seek(0)
-                raise FolderInUse(self._folder, file.read(20).decode("ascii", "replace").strip() or "unknown")
+                owner = file.read(20).decode("ascii", "replace")
+                raise FolderInUse(self._folder, owner if owner.isdecimal() else "unknown")
             if is_at_path(file, self._path):
                 break
             file.close()  # it was deleted or replaced after it was opened: the next process would lock another file

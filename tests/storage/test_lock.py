@@ -17,7 +17,7 @@ from programs import Process, run, start
 
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.files import open_regular_file
-from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.storage.lock import FolderInUse, FolderLock
 
 NEEDS_LINKS = pytest.mark.skipif(sys.platform == "win32", reason="links need privileges")
 
@@ -232,6 +232,8 @@ def test_other_hard_links_of_a_lock_are_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("content")
     (tmp_path / "lock").hardlink_to(tmp_path / "mine")
     lock = FolderLock(tmp_path).acquire()
+    with pytest.raises(FolderInUse, match="the process unknown;"):
+        FolderLock(tmp_path).acquire()
     lock.release()
     assert (tmp_path / "mine").read_text() == "content"
 
