@@ -33,9 +33,9 @@ TRIES, PAUSE = 25, 0.004  # seconds
 #: The byte that is locked on Windows, where nobody else can read it: behind the process id.
 LOCKED_BYTE = 1 << 30
 #: Errors of file systems without locks, such as NFS without its lock daemon or Lustre mounted without ``flock``.
-WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
-#: Errors if another file descriptor has the lock.
-BUSY = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
+WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
+#: Errors if another file descriptor has the lock; Windows and some network file systems report the second.
+BUSY = {errno.EWOULDBLOCK, errno.EACCES}
 
 
 class FolderLock:
@@ -87,7 +87,8 @@ class FolderLock:
                 time.sleep(PAUSE)
             else:
                 file.seek(0)
-                raise FolderInUse(self._folder, file.read(20).decode("ascii", "replace").strip() or "unknown")
+                owner = file.read(20).decode("ascii", "replace")
+                raise FolderInUse(self._folder, owner if owner.isdecimal() else "unknown")
             if is_at_path(file, self._path):
                 break
             file.close()  # it was deleted or replaced after it was opened: the next process would lock another file

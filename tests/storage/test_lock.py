@@ -17,7 +17,7 @@ from programs import Process, run, start
 
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage.files import open_regular_file
-from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.storage.lock import FolderInUse, FolderLock
 
 NEEDS_LINKS = pytest.mark.skipif(sys.platform == "win32", reason="links need privileges")
 
@@ -107,14 +107,60 @@ def test_one_process_cannot_lock_a_folder_twice(
     same = Path(".") if name == "." else tmp_path / name
     lock = FolderLock(folder).acquire()
     assert FolderLock.is_locked(same)
+    second = FolderLock(same)
     with pytest.raises(StorageError, match=rf"^{re.escape(str(same))} is written to by another buffer of this process"):
-        FolderLock(same).acquire()
+        second.acquire()
     assert lock.is_owned
+    assert not second.is_owned
     assert name != "link" or try_in_other_process(same)[0] == "True", "the failed attempt did not release it"
     lock.release()
     again = FolderLock(same).acquire()
     assert not lock.is_owned
     again.release()
+
+
+def test_a_lock_of_a_relative_folder_is_found_from_another_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    lock = FolderLock(Path("folder")).acquire()
+    monkeypatch.chdir("folder")
+    lock.ensure_held()
+    lock.release()
+
+
+def test_a_folder_that_nobody_has_written_to_is_not_locked(tmp_path: Path) -> None:
+    assert not FolderLock.is_locked(tmp_path)
+
+
+# -- readers that check whether the folder is locked -----------------------------------------------------------------
+
+
+@contextmanager
+def shared_lock(folder: Path) -> Iterator[FileIO]:
+    """Hold the lock that another reader takes for a moment, until the file is closed."""
+    fcntl = pytest.importorskip("fcntl", reason="Windows has no shared locks")
+    (folder / "lock").touch()
+    with open_regular_file(folder / "lock") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield file
+
+
+def test_readers_do_not_take_each_other_for_writers(tmp_path: Path) -> None:
+    with shared_lock(tmp_path):
+        assert not FolderLock.is_locked(tmp_path)
+
+
+def test_a_writer_waits_for_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with shared_lock(tmp_path) as reader:
+        monkeypatch.setattr("time.sleep", lambda seconds: reader.close())
+        lock = FolderLock(tmp_path).acquire()
+    assert lock.is_owned
+    lock.release()
+
+
+# -- forked processes ------------------------------------------------------------------------------------------------
 
 
 FORK = """
@@ -228,12 +274,38 @@ def test_a_lock_that_is_replaced_while_it_is_acquired_is_acquired_again(
     lock.release()
 
 
+# -- the process id in the file --------------------------------------------------------------------------------------
+
+
+def test_the_id_of_an_earlier_writer_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("1" * 20)
+    lock = FolderLock(tmp_path).acquire()
+    assert (tmp_path / "lock").read_text() == str(os.getpid())
+    lock.release()
+
+
 def test_other_hard_links_of_a_lock_are_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("content")
     (tmp_path / "lock").hardlink_to(tmp_path / "mine")
     lock = FolderLock(tmp_path).acquire()
+    with pytest.raises(FolderInUse, match="the process unknown;"):
+        FolderLock(tmp_path).acquire()
     lock.release()
     assert (tmp_path / "mine").read_text() == "content"
+
+
+def test_a_folder_on_a_full_disk_is_locked(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="limits the size of files")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        lock = FolderLock(tmp_path).acquire()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert FolderLock.is_locked(tmp_path)
+    with pytest.raises(FolderInUse, match="the process unknown;"):
+        FolderLock(tmp_path).acquire()
+    lock.release()
 
 
 # -- file systems without locks --------------------------------------------------------------------------------------
@@ -244,6 +316,9 @@ def test_other_hard_links_of_a_lock_are_not_written_to(tmp_path: Path) -> None:
     ("code", "message"),
     [
         (errno.ENOLCK, "has no file locks"),
+        (errno.ENOTSUP, "has no file locks"),
+        (errno.ENOSYS, "has no file locks"),
+        (errno.EINVAL, "has no file locks"),
         (errno.EIO, "Input/output error"),
     ],
 )
