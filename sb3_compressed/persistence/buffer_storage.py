@@ -224,6 +224,8 @@ class BufferStorage:
         self._n_joint_rows -= n_rows
 
     def _take_direct_writes(self, buffer: ReplayBufferLike) -> None:
+        # Rows in a shorter ring would be committed with a position of the whole one.
+        buffer_state.require_buffer_size(buffer, self.store.n_ring_rows, f"nothing was added to {self.folder}")
         # Rows that were added by SB3's own method, as by ReplayBuffer.add(buffer, ...).
         if n_rows := (buffer.pos - self._committed_pos) % buffer.buffer_size:
             self._uncommitted += self._ring_changes(buffer, self._committed_pos, n_rows)
