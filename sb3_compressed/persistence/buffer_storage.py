@@ -391,7 +391,18 @@ class BufferStorage:
         self.store.close()
 
     def refresh(self, buffer: ReplayBufferLike) -> bool:
-        """Read what another process has written since the last call; return whether it wrote anything."""
+        """Read what another process has written since the last call; return whether it wrote anything.
+
+        :raises StorageError: if an array of the buffer was replaced, which would keep its content
+        """
+        for name, own in self._arrays.items():
+            array = buffer_state.get_array(buffer, name)
+            # Users release the memory of observations by None or del.
+            if array is not own and (array is not None or name not in self._slotted):
+                raise StorageError(
+                    f"{name} was replaced, so it would not show what is read from {self.folder}: change "
+                    "copy.deepcopy(buffer) instead, which follows no folder"
+                )
         is_new = True
         step, sampler = self.store.step, self._stored_sampler()
         try:
