@@ -611,7 +611,7 @@ class CompressedReplay(CompressedBuffer):
     def refresh(self) -> bool:
         """Read what another process has written to the folder since the last call; return whether it wrote anything.
 
-        :raises StorageError: if the buffer does not follow a folder
+        :raises StorageError: if the buffer does not follow a folder, or one of its arrays was replaced
         """
         if self._storage is None or not self._storage.is_follower:
             raise StorageError("only a buffer that follows a folder can be refreshed; see from_checkpoint")

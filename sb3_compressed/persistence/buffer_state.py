@@ -38,6 +38,7 @@ __all__ = [
     "observation_arrays",
     "put_array",
     "raw_observations_nbytes",
+    "require_buffer_size",
     "require_loadable",
     "streams",
     "values_and_codecs",
@@ -158,6 +159,19 @@ def last_arrays(buffer: ReplayBufferLike) -> dict[str, CompressedArray]:
     return {key: array for key, array in last.items() if isinstance(array, CompressedArray)}
 
 
+def require_buffer_size(buffer: ReplayBufferLike, n_rows: int, what: str) -> None:
+    """Raise if the attribute ``buffer_size`` is not the number of rows of the arrays, which a folder has in common.
+
+    :param what: what was not done, for the message
+    :raises StorageError: with both numbers
+    """
+    if buffer.buffer_size != n_rows:
+        raise StorageError(
+            f"{what}: buffer_size was changed to {buffer.buffer_size} rows, and the arrays have {n_rows}: create a new "
+            "buffer of that size, or resume the folder with it"
+        )
+
+
 def require_loadable(buffer: ReplayBufferLike, folder: Path) -> None:
     """Raise if a folder with the values and the metadata of a buffer could not be loaded.
 
@@ -165,6 +179,7 @@ def require_loadable(buffer: ReplayBufferLike, folder: Path) -> None:
     :raises StorageError: with the value
     """
     what = f"nothing was saved to {folder}, since it could not be loaded"
+    require_buffer_size(buffer, len(buffer.actions), what)
     try:
         check(METADATA, metadata(buffer), what)
         check_values({"pos": int(buffer.pos), "full": bool(buffer.full), "streams": {}}, buffer.buffer_size, what)

@@ -224,6 +224,8 @@ class BufferStorage:
         self._n_joint_rows -= n_rows
 
     def _take_direct_writes(self, buffer: ReplayBufferLike) -> None:
+        # Rows in a shorter ring would be committed with a position of the whole one.
+        buffer_state.require_buffer_size(buffer, self.store.n_ring_rows, f"nothing was added to {self.folder}")
         # Rows that were added by SB3's own method, as by ReplayBuffer.add(buffer, ...).
         if n_rows := (buffer.pos - self._committed_pos) % buffer.buffer_size:
             self._uncommitted += self._ring_changes(buffer, self._committed_pos, n_rows)
@@ -389,7 +391,18 @@ class BufferStorage:
         self.store.close()
 
     def refresh(self, buffer: ReplayBufferLike) -> bool:
-        """Read what another process has written since the last call; return whether it wrote anything."""
+        """Read what another process has written since the last call; return whether it wrote anything.
+
+        :raises StorageError: if an array of the buffer was replaced, which would keep its content
+        """
+        for name, own in self._arrays.items():
+            array = buffer_state.get_array(buffer, name)
+            # Users release the memory of observations by None or del.
+            if array is not own and (array is not None or name not in self._slotted):
+                raise StorageError(
+                    f"{name} was replaced, so it would not show what is read from {self.folder}: change "
+                    "copy.deepcopy(buffer) instead, which follows no folder"
+                )
         is_new = True
         step, sampler = self.store.step, self._stored_sampler()
         try:

@@ -16,7 +16,7 @@ from sb3_contrib.common.recurrent.type_aliases import RNNStates
 from stable_baselines3 import PPO
 from support import assert_same_batch, same_draws
 
-from sb3_compressed import CompressedArray, CompressedReplayBuffer, CompressedRolloutBuffer
+from sb3_compressed import CompressedArray, CompressedReplayBuffer, CompressedRolloutBuffer, StorageError
 from sb3_compressed.common.tree_map import leaves
 
 IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -201,5 +201,18 @@ def test_a_folder_keeps_its_size(tmp_path: Path) -> None:
     buffer.buffer_size = 4
     with pytest.raises(ValueError, match="buffer_size"):
         buffer.reset()
+    # Otherwise the ring would be full when its last row is written, and resumed with unwritten ones.
+    for write in (lambda: fill(buffer, 1), buffer.flush, lambda: buffer.joint_commit(2).__enter__()):
+        with pytest.raises(StorageError, match="buffer_size was changed to 4"):
+            write()
     buffer.buffer_size = 10
+    fill(buffer, 1)
     buffer.close()
+
+
+def test_a_changed_size_is_not_saved(tmp_path: Path) -> None:
+    buffer = replay(CompressedReplayBuffer)
+    fill(buffer, 7)
+    buffer.buffer_size = 8
+    with pytest.raises(StorageError, match="buffer_size was changed to 8 rows, and the arrays have 10"):
+        buffer.save_checkpoint(tmp_path)

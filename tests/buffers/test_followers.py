@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import writer
 
-from sb3_compressed import load_checkpoint
+from sb3_compressed import StorageError, load_checkpoint
 from sb3_compressed.storage.array_store import ArrayStore
 
 
@@ -33,5 +33,22 @@ def test_whole_laps_between_two_refreshes(tmp_path: Path, monkeypatch: pytest.Mo
         assert (follower.pos, follower.full) == (buffer.pos, buffer.full)
         for name in ("observations", "next_observations"):
             np.testing.assert_array_equal(getattr(follower, name), np.asarray(getattr(buffer, name)))
+    buffer.close()
+    follower.close()
+
+
+def test_arrays_that_were_replaced_are_not_refreshed(tmp_path: Path) -> None:
+    """Rewards of earlier rows would be those of other observations."""
+    buffer = writer.new_buffer(storage=tmp_path)
+    add_steps(buffer, 1, 10)
+    follower = load_checkpoint(tmp_path, device="cpu", follow=True)
+    own = follower.rewards
+    follower.rewards = own.clip(-1, 1)
+    add_steps(buffer, 10, 20)
+    with pytest.raises(StorageError, match=r"rewards.*deepcopy"):
+        follower.refresh()
+    follower.rewards = own
+    assert follower.refresh()
+    np.testing.assert_array_equal(follower.rewards, buffer.rewards)
     buffer.close()
     follower.close()
