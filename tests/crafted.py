@@ -33,6 +33,7 @@ from sb3_compressed import (
 from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.commit_format import commit_record, split_commit
+from sb3_compressed.storage.commit_writer import CommitWriter, snapshot_records
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.record_kinds import CODEC, COMMIT, MANIFEST
 
@@ -99,7 +100,7 @@ def make_folder(kind: str, folder: Path, n_steps: int = N_STEPS, **options: Any)
         buffer.add(obs, following, np.array([[step % 3]]), np.ones(1), np.array([step % 7 == 0]), [{}])
         obs = following
         if step == n_steps // 2:
-            buffer._storage.store.write_snapshot()
+            CommitWriter(buffer._storage.store).write_snapshot()
     buffer.close()
 
 
@@ -127,7 +128,7 @@ def forge(
             offset = store.log.segment_to_write().append(CODEC, codec)
             codecs[name] = store.log.last.number << 32 | offset
             live.add(store.log.last.number)
-        for kind, content in store._snapshot_records(live):
+        for kind, content in snapshot_records(store, live):
             data: Any = content
             if kind == MANIFEST:
                 data = to_json(change_manifest(json.loads(content)))

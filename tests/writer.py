@@ -22,7 +22,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedReplayBuffer
-from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 
 SPACE, BUTTONS = spaces.Box(0, 255, (4, 24, 24), np.uint8), spaces.Discrete(1000)
 ROWS, N_ENVS = 60, 2
@@ -120,7 +120,7 @@ def start(way: str, folder: Path) -> programs.Process:
 
 def main(way: str, folder: Path) -> None:
     """Add or save until killed."""
-    ArrayStore.SEGMENT_NBYTES = 30_000  # many segments
+    CommitWriter.SEGMENT_NBYTES = 30_000  # many segments
     if way == "golden":
         filled(GOLDEN_STEPS, storage=folder).close()
         return

@@ -60,6 +60,7 @@ from sb3_compressed.samplers import Draw, Sampler, WithoutReplacementSampler, ge
 from sb3_compressed.samplers.bound_sampler import BoundSampler
 from sb3_compressed.samplers.episode_table import EpisodeTable
 from sb3_compressed.samplers.sequence_draw import Pad, SequenceShape
+from sb3_compressed.storage.commit_writer import copy_committed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -654,7 +655,7 @@ class CompressedReplay(CompressedBuffer):
         latest = self._storage or self._checkpoints.latest
         if latest is None:
             raise StorageError("nothing was saved yet that could be copied; see save_checkpoint")
-        latest.store.copy_to(user_path(folder))
+        copy_committed(latest.store, user_path(folder))
 
     @classmethod
     def from_checkpoint(

@@ -51,6 +51,6 @@ def import_target(
         storage = created._storage
         if options.get("storage_mode", "create") in ("create", "overwrite") and storage is not None:
             with suppress(OSError):
-                storage.store.close_files()  # without a flush, which may be what has failed
+                storage.store.close()  # without a flush, which may be what has failed
             shutil.rmtree(storage.folder, ignore_errors=True)
         raise

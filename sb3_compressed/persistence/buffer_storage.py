@@ -27,8 +27,9 @@ from sb3_compressed.persistence.sampler_state import (
     stored_config,
     without_sampler,
 )
-from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
+from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.chunks import copy_changed
+from sb3_compressed.storage.commit_writer import RING_ROWS, Change, CommitWriter
 from sb3_compressed.storage.lock import FolderLock
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class BufferStorage:
         store.log.prepare()
         bind(buffer, store)
         restore_values(buffer, store, values)
-        self.store = store
+        self.store, self._writer = store, CommitWriter(store)
         self.repair_report = repair_report
         #: Whether another process may write to the folder, and this one only reads it.
         self.is_follower = not store.log.is_writable
@@ -127,7 +128,7 @@ class BufferStorage:
     @classmethod
     def _create(cls, buffer: ReplayBufferLike, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferStorage:
         values, _ = buffer_state.values_and_codecs(buffer, buffer_state.last_arrays(buffer))
-        store = ArrayStore.create(
+        writer = CommitWriter.create(
             folder,
             buffer_state.metadata(buffer),
             buffer_state.array_specs(buffer),
@@ -135,7 +136,7 @@ class BufferStorage:
             overwrite=overwrite,
             lock=lock,
         )
-        return cls(buffer, store, values)
+        return cls(buffer, writer.store, values)
 
     @classmethod
     def _resume(cls, buffer: ReplayBufferLike, folder: Path, lock: FolderLock, *, repair: bool) -> BufferStorage:
@@ -158,10 +159,8 @@ class BufferStorage:
                     f"since this buffer has sampler={ours}"
                 )
             if arrays is not store.arrays or report is not None:
-                codecs = {name: store.log.codec(address) for name, address in store.codecs.items()}
-                store.replace_content(
-                    buffer_state.metadata(buffer), buffer_state.array_specs(buffer), arrays, values, codecs
-                )
+                metadata, specs = buffer_state.metadata(buffer), buffer_state.array_specs(buffer)
+                CommitWriter(store).replace_content(metadata, specs, arrays, values, store.read_codecs())
             return cls(buffer, store, values, report)
         except BaseException:
             store.close()
@@ -311,7 +310,7 @@ class BufferStorage:
         try:
             # After an interrupted add, changes may be listed twice.
             changes = dict.fromkeys(self._uncommitted)
-            self.store.commit(changes, *buffer_state.values_and_codecs(buffer, self._last_arrays))
+            self._writer.commit(changes, *buffer_state.values_and_codecs(buffer, self._last_arrays))
         except Exception:
             self.undo_row(buffer)
             raise
@@ -362,7 +361,7 @@ class BufferStorage:
             values |= sampler_values(buffer, store, buffer.pos)
         checksums = checksums_of(arrays)
         direct_writes = changed_chunks(arrays, self._checksums, checksums)
-        store.commit([*self._uncommitted, *self._new_rows(buffer), *direct_writes], values, codecs)
+        self._writer.commit([*self._uncommitted, *self._new_rows(buffer), *direct_writes], values, codecs)
         store.log.flush()
         self._uncommitted, self._committed_pos = [], buffer.pos
         self._checksums, self._flushed_step = checksums, store.step
@@ -388,7 +387,7 @@ class BufferStorage:
         """Flush and release the folder; the buffer can still be sampled."""
         if self.store.log.is_writable:
             self.flush(buffer)
-        self.store.close()
+        self._writer.close()
 
     def refresh(self, buffer: ReplayBufferLike) -> bool:
         """Read what another process has written since the last call; return whether it wrote anything.

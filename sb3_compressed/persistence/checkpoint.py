@@ -18,8 +18,9 @@ from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.row_copying import row_copier
 from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
-from sb3_compressed.storage.array_store import ArrayStore, Change
+from sb3_compressed.storage.array_store import ArrayStore
 from sb3_compressed.storage.commit_format import rows_of_chunk
+from sb3_compressed.storage.commit_writer import Change, CommitWriter
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_files import LogPosition, ends_at, has_log
@@ -106,7 +107,7 @@ class BufferCheckpoint:
     """
 
     def __init__(self, buffer: ReplayBufferLike, store: ArrayStore, *, is_saved: bool) -> None:
-        self.store = store
+        self.store, self._writer = store, CommitWriter(store)
         self._is_new = not is_saved
         self._arrays = buffer_state.named_arrays(buffer)
         self._streams = buffer_state.streams(buffer)
@@ -138,7 +139,7 @@ class BufferCheckpoint:
                 store = ArrayStore.open(folder, lock=lock)
                 if overwrite or not store.metadata:  # its content stays until the first save is complete
                     return cls(buffer, store, is_saved=False)
-        store = ArrayStore.create(folder, {}, {}, {}, overwrite=overwrite, lock=lock)
+        store = CommitWriter.create(folder, {}, {}, {}, overwrite=overwrite, lock=lock).store
         return cls(buffer, store, is_saved=False)
 
     def _new_checksums(self) -> dict[str, list[int]]:
@@ -178,14 +179,17 @@ class BufferCheckpoint:
             values |= sampler_values(buffer, store, buffer.pos)
             if self._is_new:
                 specs = buffer_state.array_specs(buffer)
-                store.replace_content(buffer_state.metadata(buffer), specs, self._stored_arrays(), values, codecs)
+                arrays = self._stored_arrays()
+                self._writer.replace_content(buffer_state.metadata(buffer), specs, arrays, values, codecs)
             else:
                 store.arrays |= self._sampler_arrays
-                store.commit(changes, values, codecs)  # segments without live slots are deleted with the next snapshot
+                self._writer.commit(
+                    changes, values, codecs
+                )  # segments without live slots are deleted with the next snapshot
                 store.log.flush()
             self._checksums, self._is_new = checksums, False
         finally:
-            store.close_files()
+            store.close()
 
     def _save_slots(self, buffer: ReplayBufferLike, chunks: list[Change]) -> list[Change]:
         """Write the slots that changed, and their addresses to the tables.
@@ -204,13 +208,13 @@ class BufferCheckpoint:
         rows = rows[changed[rows]] if self._tables else rows[:0]
         with ExitStack() as stack:
             copiers = [
-                stack.enter_context(row_copier([self._arrays[name] for name in names], self.store))
+                stack.enter_context(row_copier([self._arrays[name] for name in names], self.store.log))
                 for names in self._streams.values()
             ]
             n_rows = min((copier.max_rows for copier in copiers), default=1)
             for start in range(0, len(rows), n_rows):
                 part = rows[start : start + n_rows]
-                self.store.begin_segment_if_full()
+                self.store.log.begin_segment_if_full()
                 for names, copier in zip(self._streams.values(), copiers, strict=True):
                     for name, addresses in zip(names, copier.save(part), strict=True):
                         self._tables[name][part] = addresses

@@ -68,7 +68,7 @@ def load_into(buffer: ReplayBufferLike, store: ArrayStore) -> BufferCheckpoint:
     with ExitStack() as stack:
         copiers = {
             key: stack.enter_context(
-                row_copier([ours[name] for name in names], store, stored=dtypes.get(key), layout=layouts.get(key))
+                row_copier([ours[name] for name in names], store.log, stored=dtypes.get(key), layout=layouts.get(key))
             )
             for key, names in streams.items()
         }
@@ -86,7 +86,7 @@ def load_into(buffer: ReplayBufferLike, store: ArrayStore) -> BufferCheckpoint:
     for array in buffer_state.last_arrays(buffer).values():
         array.stream.log.free_unused()  # what was there before
     restore_values(buffer, store, values)
-    store.close_files()
+    store.close()
     # Plain arrays do not store a layout, without which the slots in the folder could not be read later. What was
     # repaired is not in the folder yet.
     is_cast = any(dtype != vectors[key].dtype for key, dtype in dtypes.items())
@@ -267,9 +267,8 @@ def restore_values(buffer: ReplayBufferLike, store: ArrayStore, values: dict[str
     """
     _check_values(store, values, buffer_state.named_arrays(buffer), buffer.buffer_size)
     try:
-        stored_codecs = {name: store.log.codec(address) for name, address in store.codecs.items()}
-        arrays = buffer_state.last_arrays(buffer)
-        codecs = {key: stored_codecs.get(key, array.codec) for key, array in arrays.items()}
+        stored, arrays = store.read_codecs(), buffer_state.last_arrays(buffer)
+        codecs = {key: stored.get(key, array.codec) for key, array in arrays.items()}
         for key, array in arrays.items():
             if (name := codecs[key].name) != array.codec.name:
                 raise ValueError(f"the codec of {key!r} is {name}, and its slots are by {array.codec.name}")

@@ -23,7 +23,7 @@ from sb3_compressed.arrays.observation_stream import ObservationStream
 from sb3_compressed.arrays.slot_copying import SlotCopier
 from sb3_compressed.codecs import get_codec
 from sb3_compressed.errors import CorruptPayload
-from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.log import Log
 
 __all__ = ["RowCopier", "is_stored_as_slots", "row_copier"]
 
@@ -70,25 +70,25 @@ class RowCopier(ABC):
 
 
 def row_copier(
-    arrays: Sequence[Any], store: ArrayStore, *, stored: np.dtype[Any] | None = None, layout: FrameLayout | None = None
+    arrays: Sequence[Any], log: Log, *, stored: np.dtype[Any] | None = None, layout: FrameLayout | None = None
 ) -> RowCopier:
     """Return what copies rows of the arrays of a stream.
 
     :param arrays: the arrays, compressed or plain ones, of one shape and dtype
-    :param store: the folder
+    :param log: the log of the folder
     :param stored: the dtype of plain arrays in the folder, if it is another one
     :param layout: how the folder splits observations of plain arrays into frames, if it does
     """
     if isinstance(arrays[0], CompressedArray):
-        return CompressedRows(arrays, store)
-    return Vectors(arrays, store, arrays[0].dtype if stored is None else stored, layout)
+        return CompressedRows(arrays, log)
+    return Vectors(arrays, log, arrays[0].dtype if stored is None else stored, layout)
 
 
 class CompressedRows(RowCopier):
     """Copies slots as they are; the arguments are those of :func:`row_copier`."""
 
-    def __init__(self, arrays: Sequence[CompressedArray], store: ArrayStore) -> None:
-        self._arrays, self._store = arrays, store
+    def __init__(self, arrays: Sequence[CompressedArray], log: Log) -> None:
+        self._arrays, self._log = arrays, log
         self._saver: SlotCopier | None = None
         self._loader: SlotCopier | None = None
 
@@ -100,14 +100,14 @@ class CompressedRows(RowCopier):
     def save(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """See :meth:`RowCopier.save`."""
         if self._saver is None:
-            stream, begin = self._arrays[0].stream, self._store.begin_segment_if_full
-            self._saver = self._store.log.copier_from(stream.log, stream.encoder.accepted, before_claim=begin)
+            stream, begin = self._arrays[0].stream, self._log.begin_segment_if_full
+            self._saver = self._log.copier_from(stream.log, stream.encoder.accepted, before_claim=begin)
         return _copied(self._saver, np.stack([array.references[rows] for array in self._arrays]), rows)
 
     def load(self, rows: slice, addresses: NDArray[np.int64]) -> None:
         """See :meth:`RowCopier.load`."""
         if self._loader is None:
-            self._loader = self._arrays[0].stream.copier_from(self._store.log)
+            self._loader = self._arrays[0].stream.copier_from(self._log)
         copies = _copied(self._loader, addresses, np.arange(rows.start, rows.stop))
         for array, references in zip(self._arrays, copies, strict=True):
             array.put_references(rows, references)
@@ -131,9 +131,9 @@ class Vectors(RowCopier):
     """Encodes and decodes rows of plain arrays; the arguments are those of :func:`row_copier`."""
 
     def __init__(
-        self, arrays: Sequence[NDArray[Any]], store: ArrayStore, stored: np.dtype[Any], layout: FrameLayout | None
+        self, arrays: Sequence[NDArray[Any]], log: Log, stored: np.dtype[Any], layout: FrameLayout | None
     ) -> None:
-        self._arrays, self._log = arrays, store.log
+        self._arrays, self._log = arrays, log
         self._encoder = FrameEncoder(arrays[0].shape[2:], stored, get_codec("none"), layout)
         self.max_rows = min(MAX_ROWS, max(MAX_PLAIN_NBYTES // max(int(arrays[0][:1].nbytes), 1), 1))
 

@@ -16,7 +16,7 @@ from sb3_compressed.errors import CorruptStorage
 from sb3_compressed.storage.chunks import row_chunks
 
 if TYPE_CHECKING:
-    from sb3_compressed.storage.array_store import Change
+    from sb3_compressed.storage.commit_writer import Change
 
 __all__ = ["CURRENT", "EPISODE_ARRAYS", "EpisodeTable"]
 

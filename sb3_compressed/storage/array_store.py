@@ -1,10 +1,9 @@
-"""``ArrayStore``: arrays, slots and values in a folder, changed by atomic commits."""
+"""``ArrayStore``: arrays, slots and values in a folder, in the state of its last complete commit."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -13,44 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.codecs import Codec
-from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import CorruptStorage, StorageError
 from sb3_compressed.storage.chunks import copy_changed, segments_of
-from sb3_compressed.storage.commit_format import (
-    apply_patches,
-    commit_record,
-    pack_patch,
-    pack_ring_row,
-    snapshot_patches,
-    split_commit,
-)
+from sb3_compressed.storage.commit_format import apply_patches, split_commit
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log
-from sb3_compressed.storage.log_files import segment_numbers, segment_path
+from sb3_compressed.storage.log_files import segment_numbers
 from sb3_compressed.storage.manifest import ArraySpec, Manifest
 from sb3_compressed.storage.metadata_schema import check_arrays_nbytes
-from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST, PATCHES
+from sb3_compressed.storage.record_kinds import COMMIT, PATCHES
 from sb3_compressed.storage.segment import Segment
 from sb3_compressed.storage.segment_header import HEADERS_NBYTES
 
-__all__ = ["RING_ROWS", "ArrayStore", "Change"]
+__all__ = ["ArrayStore"]
 
 #: What a user can do about damage.
 REPAIR_ADVICE = "load_checkpoint(..., repair=True) keeps what is not damaged"
-#: Size beyond which a new segment begins even within a change, since offsets have 32 bits.
-MAX_SEGMENT_NBYTES = 2 << 30
-
-#: Changed rows: the name of an array, the first row, and the one after the last.
-Change = tuple[str, int, int]
-#: Stands for all arrays of the ring in a :data:`Change`.
-RING_ROWS = ""
 
 
 class ArrayStore:
     """Named numeric arrays, slots and a few values in a folder, for one writer and any number of readers.
 
-    Changes take effect when they are committed, all at once, and then survive a crash of the process; after
-    :meth:`Log.flush`, they survive a power cut. Use :meth:`create` or :meth:`open`.
+    Use :meth:`open`, or :meth:`.CommitWriter.create`. A :class:`.CommitWriter` writes changes to the folder.
 
     :param log: the log that contains everything
     :param metadata: JSON-serializable data that is needed to create the buffer
@@ -58,17 +41,8 @@ class ArrayStore:
     :param values: a few numbers and texts, JSON-serializable
     """
 
-    #: Maximum and minimum size at which a segment is full. In between, it is proportional to the live data, which also
-    #: bounds unused bytes and the time to open the folder.
-    SEGMENT_NBYTES, MIN_SEGMENT_NBYTES = 64 << 20, 384 << 10
-    SEGMENT_SHARE = 8
-
     def __init__(
-        self,
-        log: Log,
-        metadata: Mapping[str, Any],
-        specs: Mapping[str, ArraySpec],
-        values: Mapping[str, Any],
+        self, log: Log, metadata: Mapping[str, Any], specs: Mapping[str, ArraySpec], values: Mapping[str, Any]
     ) -> None:
         self.log = log
         self.values = dict(values)
@@ -76,66 +50,28 @@ class ArrayStore:
         self.step = -1
         #: The address of each codec in use, by name.
         self.codecs: dict[str, int] = {}
-        #: Size at which the segment that is written to is full; 0 if not known yet.
-        self._full_at = 0
-        #: Whether this object committed anything since the last snapshot.
-        self._has_commits = False
         #: A description of each damaged part, if the store was opened for a repair.
         self.problems: list[str] | None = None
         #: The rows that could not be read then, as masks, of each array that has some.
         self.lost_rows: dict[str, NDArray[np.bool_]] = {}
-        self._replace_arrays(metadata, specs, {name: spec.zeros() for name, spec in specs.items()})
+        self.replace_arrays(metadata, specs, {name: spec.zeros() for name, spec in specs.items()})
 
-    def _replace_arrays(
+    def replace_arrays(
         self, metadata: Mapping[str, Any], specs: Mapping[str, ArraySpec], arrays: Mapping[str, Any]
     ) -> None:
         """Use other metadata and arrays; the next snapshot stores them."""
         self.metadata, self.specs = dict(metadata), dict(specs)
         self.arrays: dict[str, Any] = {name: arrays[name] for name in specs}
-        self._numbers = {name: number for number, name in enumerate(self.specs)}
+        #: The number of each array in commits.
+        self.numbers = {name: number for number, name in enumerate(self.specs)}
         #: The names of the arrays that have a row for each step.
         self.ring_names = [name for name, spec in self.specs.items() if spec.is_ring]
-        self._ring_numbers = [self._numbers[name] for name in self.ring_names]
+        self._ring_numbers = [self.numbers[name] for name in self.ring_names]
         #: The number of rows of the arrays of the ring.
         self.n_ring_rows = min((self.specs[name].shape[0] for name in self.ring_names), default=0)
 
-    # -- opening ---------------------------------------------------------------------------------------------
-
     @classmethod
-    def create(
-        cls,
-        folder: Path,
-        metadata: Mapping[str, Any],
-        specs: Mapping[str, ArraySpec],
-        values: Mapping[str, Any],
-        *,
-        overwrite: bool = False,
-        lock: FolderLock | None = None,
-    ) -> ArrayStore:
-        """Create a store whose arrays are zero.
-
-        :param overwrite: whether it may replace an existing store, which stays until this one is complete
-        :param lock: a lock of the folder, which the caller releases after errors; it is acquired
-        :raises StorageError: if the folder contains a store that may not be replaced, or other files
-        """
-        log = Log.create(folder, overwrite=overwrite, lock=lock)
-        try:
-            store = cls(log, metadata, specs, values)
-            store.write_snapshot()
-        except BaseException:
-            log.close()
-            raise
-        return store
-
-    @classmethod
-    def open(
-        cls,
-        folder: Path,
-        *,
-        lock: FolderLock | None = None,
-        rows: int = 0,
-        repair: bool = False,
-    ) -> ArrayStore:
+    def open(cls, folder: Path, *, lock: FolderLock | None = None, rows: int = 0, repair: bool = False) -> ArrayStore:
         """Open a store in the state of the last commit.
 
         :param lock: a lock of the folder, to write to it, which the caller releases after errors; it is acquired
@@ -262,10 +198,10 @@ class ArrayStore:
                 self.step = step
                 self.values["pos"] = (step + 1) % self.n_ring_rows
         self.values.update(commit.get("values", {}))
-        self._advance_step()
+        self.advance_step()
         self.codecs.update(commit.get("codecs", {}))
 
-    def _advance_step(self) -> None:
+    def advance_step(self) -> None:
         """Advance :attr:`step` to the row before ``pos``: not every change of ``pos`` writes rows of the ring."""
         pos = self.values.get("pos")
         if self.n_ring_rows and type(pos) is int:
@@ -278,8 +214,6 @@ class ArrayStore:
         :param n_rows: the number of rows of the ring
         """
         return self.step + (pos - 1 - self.step) % n_rows
-
-    # -- following a writer ----------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
         """Apply what another process has committed since; return whether there was anything.
@@ -325,106 +259,12 @@ class ArrayStore:
         self.values, self.codecs = fresh.values, fresh.codecs
         self.step = fresh.step
 
-    # -- writing ---------------------------------------------------------------------------------------------
+    def read_codecs(self) -> dict[str, Codec]:
+        """Return the codecs in use, by name.
 
-    def commit(self, changes: Iterable[Change], values: Mapping[str, Any], codecs: Mapping[str, Codec]) -> None:
-        """Store rows of the arrays, and all slots that they refer to, atomically.
-
-        :param values: all values
-        :param codecs: all codecs in use; :attr:`codecs` has their addresses afterwards
-        :raises OSError: if the disk is full; nothing is committed
+        :raises CorruptStorage: if one is damaged
         """
-        arrays, patches, step = self.arrays, [], self.step
-        for name, first, last in changes:
-            if name == RING_ROWS:
-                ring = [arrays[each] for each in self.ring_names]
-                for row in range(first, last):
-                    step += 1 + (row - step - 1) % self.n_ring_rows
-                    patches.append(pack_ring_row(ring, row, step))
-            else:
-                patches.append(pack_patch(self._numbers[name], arrays[name], first, last))
-        commit: dict[str, Any] = {}
-        before = self.values if step == self.step else {**self.values, "pos": (step + 1) % self.n_ring_rows}
-        changed = {name: value for name, value in values.items() if name not in before or before[name] != value}
-        if changed:
-            commit["values"] = changed
-        segment = self.log.segment_to_write()
-        # In a new segment, all codecs are written, so that an old one need not be kept for them.
-        addresses = {name: self.log.address_of_codec(codec) for name, codec in codecs.items()}
-        if addresses.items() - self.codecs.items():
-            commit["codecs"] = addresses
-        segment.append(COMMIT, commit_record(commit, patches))
-        # Copies, since the caller may modify lists and dicts in place.
-        self.values = {**before, **copy.deepcopy(changed)} if changed else before
-        self.step = step
-        self._advance_step()
-        self.codecs.update(addresses)
-        self._has_commits = True
-        if not self._full_at:  # the first commit
-            self._plan_next_segment(self.live_segments())
-        if segment.end > self._full_at:
-            try:
-                self.write_snapshot()
-            except (OSError, StorageError) as error:  # the commit is complete; a new segment can wait
-                self._full_at += segment.end
-                warn_user(f"{self.log.folder}: cannot begin a new segment, so the last one keeps growing: {error}")
-
-    def replace_content(
-        self,
-        metadata: Mapping[str, Any],
-        specs: Mapping[str, ArraySpec],
-        arrays: Mapping[str, Any],
-        values: Mapping[str, Any],
-        codecs: Mapping[str, Codec] | None = None,
-    ) -> None:
-        """Replace the content by other arrays atomically; the slots that they refer to must be written already.
-
-        :param codecs: as for :meth:`commit`; ``None`` to keep the codecs
-        :raises OSError: if the disk is full; the folder is unchanged, and must be opened again
-        """
-        if codecs is not None:
-            self.codecs = {name: self.log.address_of_codec(codec) for name, codec in codecs.items()}
-        self.values = dict(values)
-        self._replace_arrays(metadata, specs, arrays)
-        self._advance_step()
-        self.write_snapshot()
-
-    def begin_segment_if_full(self) -> None:
-        """Begin another segment within a change if the last one is too large; old segments are kept."""
-        if self.log.last.end > MAX_SEGMENT_NBYTES:
-            self.log.drop_cached(self.log.segments)
-            self.log.begin_segment()
-
-    def write_snapshot(self) -> None:
-        """Write the complete state to a new segment, and delete segments that it does not refer to.
-
-        There must be no uncommitted changes.
-        """
-        live = self.live_segments()
-        for table in self.log.live_tables():  # others than those of arrays, such as that of the last row
-            live |= set() if any(table is own for own in self.arrays.values()) else segments_of(table)
-        self.log.drop_cached(live)  # before: Windows neither truncates nor deletes files that are mapped
-        self.log.begin_segment(self._snapshot_records(live))
-        self._has_commits = False
-        self.log.drop_segments(keep=live)
-        self._plan_next_segment(live)
-
-    def _plan_next_segment(self, live: Collection[int]) -> None:
-        """Choose the size of the next segment, given the numbers of all live ones."""
-        state = sum(spec.shape[0] * spec.row_nbytes for spec in self.specs.values())
-        paths = [segment_path(self.log.folder, number) for number in live]
-        share = max(sum(path.stat().st_size for path in paths if path.exists()), state) // self.SEGMENT_SHARE
-        self._full_at = min(max(self.MIN_SEGMENT_NBYTES, share), self.SEGMENT_NBYTES)
-
-    def _snapshot_records(self, live: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-        segments = {number: self.log.ids.get(number, 0) for number in live}
-        manifest = Manifest(self.metadata, self.specs, segments, self.values, self.codecs, self.step).to_json()
-        yield MANIFEST, manifest
-        for name, array in self.arrays.items():
-            for patch in snapshot_patches(self._numbers[name], array):
-                yield PATCHES, patch
-        yield MANIFEST, manifest  # a second copy, in case one is damaged
-        yield COMMIT, commit_record({"values": self.values, "codecs": self.codecs})
+        return {name: self.log.codec(address) for name, address in self.codecs.items()}
 
     def live_segments(self) -> set[int]:
         """Return the numbers of the segments that tables refer to, or that contain codecs in use."""
@@ -434,32 +274,10 @@ class ArrayStore:
                 numbers.update(segments_of(self.arrays[name]))
         return numbers
 
-    def copy_to(self, folder: Path) -> None:
-        """Copy the committed state to a new folder, with hard links where the file system supports them.
-
-        A segment that is still written to can be shared: the copy ignores what is appended to it later.
-
-        :raises StorageError: if the folder is not empty
-        :raises OSError: if the disk is full
-        """
-        # The arrays of this store may be those of a buffer, which may have changed since the last commit.
-        with contextlib.closing(ArrayStore.open(self.log.folder, rows=self.n_ring_rows)) as committed:
-            live = committed.live_segments()
-            committed.log.copy_to(folder, live, committed._snapshot_records(live))
-
     def close(self) -> None:
-        """Close the folder. Its slots can still be read, as long as the files are there."""
-        if self.log.is_writable and self._has_commits:
-            try:
-                self.write_snapshot()  # makes opening fast
-            except OSError as error:  # everything is committed already
-                warn_user(f"{self.log.folder}: opening takes longer, since no final snapshot could be written: {error}")
-        self.close_files()
-
-    def close_files(self) -> None:
         """Release the folder, and close and unmap its files, so that they can be deleted on Windows as well.
 
-        They are opened again when they are read, or written to after :meth:`Log.acquire`.
+        They are opened again when they are read, or written to after :meth:`.Log.acquire`.
         """
         self.log.drop_cached(())
         self.log.close()

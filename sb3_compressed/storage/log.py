@@ -42,6 +42,8 @@ from sb3_compressed.storage.segment import Segment
 __all__ = ["Log"]
 
 MIN_RESERVED_NBYTES = 1 << 16
+#: Size beyond which a new segment begins even within a change, since offsets have 32 bits.
+MAX_SEGMENT_NBYTES = 2 << 30
 #: Why the files of a folder do not fit together.
 OF_ANOTHER = "it belongs to another buffer, or to a copy of this one that was changed independently"
 
@@ -355,6 +357,12 @@ class Log(SlotLog):
                 before.truncate_tail()
         if before is not None:
             before.close_file()
+
+    def begin_segment_if_full(self) -> None:
+        """Begin another segment within a change if the last one is too large; old segments are kept."""
+        if self.last.end > MAX_SEGMENT_NBYTES:
+            self.drop_cached(self.segments)
+            self.begin_segment()
 
     def drop_segments(self, keep: Collection[int]) -> None:
         """Delete all segments except some, the newest snapshot and what follows it.

@@ -31,7 +31,8 @@ from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.delta import Delta
 from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import CorruptPayload
-from sb3_compressed.storage import array_store, segment
+from sb3_compressed.storage import log as log_module
+from sb3_compressed.storage import segment
 from sb3_compressed.storage.log import Log
 
 N_ROWS, N_ENVS = 200, 2
@@ -623,7 +624,7 @@ def test_a_save_begins_further_segments_in_the_middle_of_a_part(
     zeros = np.zeros((4096, 8))
     buffer.extend(obs[:-1], obs[1:], zeros[..., np.newaxis], zeros, zeros, timeouts=zeros)
     monkeypatch.setattr(segment, "MAX_NBYTES", 4 << 20)
-    monkeypatch.setattr(array_store, "MAX_SEGMENT_NBYTES", 2 << 20)
+    monkeypatch.setattr(log_module, "MAX_SEGMENT_NBYTES", 2 << 20)
     buffer.save_checkpoint(tmp_path)
     loaded = load_checkpoint(tmp_path, device="cpu")
     np.testing.assert_array_equal(loaded.observations, obs[:-1])

@@ -10,7 +10,7 @@ import pytest
 import writer
 
 from sb3_compressed import StorageError, load_checkpoint
-from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 
 
 def add_steps(buffer: Any, first: int, last: int) -> None:
@@ -21,7 +21,7 @@ def add_steps(buffer: Any, first: int, last: int) -> None:
 def test_whole_laps_between_two_refreshes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the segment of what was the last row is deleted."""
     for name in ("MIN_SEGMENT_NBYTES", "SEGMENT_NBYTES"):
-        monkeypatch.setattr(ArrayStore, name, 10_000)
+        monkeypatch.setattr(CommitWriter, name, 10_000)
     buffer = writer.new_buffer(storage=tmp_path)
     add_steps(buffer, 1, 10)
     follower = load_checkpoint(tmp_path, device="cpu", follow=True)

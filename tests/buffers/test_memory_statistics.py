@@ -16,7 +16,7 @@ from sb3_compressed import (
     CompressedRolloutBuffer,
     buffer_statistics,
 )
-from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 
 SIZE = 300  # rows, fewer than are recorded
 
@@ -54,7 +54,7 @@ def test_statistics_of_images_on_disk_are_correct(
     stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        ArrayStore, "MIN_SEGMENT_NBYTES", ArrayStore.SEGMENT_NBYTES
+        CommitWriter, "MIN_SEGMENT_NBYTES", CommitWriter.SEGMENT_NBYTES
     )  # each segment has payloads of its own
     in_memory = buffer_statistics(replay(stream, num_threads=1))
     buffer = replay(stream, storage=tmp_path / "buffer", num_threads=1)

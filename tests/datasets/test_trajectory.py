@@ -18,6 +18,7 @@ from sb3_compressed import MixedReplayBuffer
 from sb3_compressed.buffers.loading import open_to_read
 from sb3_compressed.datasets import trajectories
 from sb3_compressed.datasets.trajectory import add_steps
+from sb3_compressed.storage.commit_writer import CommitWriter
 
 ROWS = 90
 
@@ -59,7 +60,8 @@ def test_an_episode_that_stops_without_done_has_no_end(stream: Stream) -> None:
 
 def test_episodes_continue_across_the_files_of_a_folder(stream: Stream, tmp_path: Path) -> None:
     buffer, expected = filled(stream, 20, ROWS, storage=tmp_path), filled(stream, 40, ROWS)
-    buffer._storage.store.write_snapshot()  # the next observation is stored in another file than the one before
+    # The next observation is stored in another file than the one before.
+    CommitWriter(buffer._storage.store).write_snapshot()
     for transition in stream[-1][20:40]:
         transition.add_to(buffer)
     with closing(open_to_read(tmp_path)) as opened:

@@ -28,6 +28,7 @@ from sb3_compressed import (
 from sb3_compressed.arrays.slot_format import CHECKSUM_NBYTES, PAYLOAD_HEADER, SLOT_HEADER
 from sb3_compressed.storage import verify
 from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 from sb3_compressed.storage.segment import Segment
 
 Place = tuple[int, int]
@@ -36,8 +37,8 @@ Place = tuple[int, int]
 @pytest.fixture(autouse=True)
 def many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small files, so that buffers of some kilobytes have many."""
-    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 30_000)
-    monkeypatch.setattr(ArrayStore, "MIN_SEGMENT_NBYTES", 30_000)
+    monkeypatch.setattr(CommitWriter, "SEGMENT_NBYTES", 30_000)
+    monkeypatch.setattr(CommitWriter, "MIN_SEGMENT_NBYTES", 30_000)
 
 
 @pytest.fixture
@@ -268,7 +269,7 @@ def test_hindsight_never_samples_a_damaged_step(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_completed_save_contains_no_buffer(tmp_path: Path) -> None:
-    ArrayStore.create(tmp_path, {}, {}, {}).close()  # as a save that was killed leaves it
+    CommitWriter.create(tmp_path, {}, {}, {}).close()  # as a save that was killed leaves it
     for options in ({}, {"repair": True}):
         with pytest.raises(StorageError, match="not completed"):
             load_checkpoint(tmp_path, device="cpu", **options)

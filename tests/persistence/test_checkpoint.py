@@ -19,7 +19,7 @@ from sb3_compressed import (
     load_checkpoint,
     save_checkpoint,
 )
-from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 
 
 def nbytes(folder: Path) -> int:
@@ -33,7 +33,7 @@ STREAMS = ["atari", "atari-channel-last", "console", "bits", "pendulum", "acrobo
 def test_loaded_checkpoint_equals_the_saved_buffer_and_can_be_continued(
     stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 20_000)
+    monkeypatch.setattr(CommitWriter, "SEGMENT_NBYTES", 20_000)
     buffer = new(stream)
     for number, transition in enumerate(stream[-1][:260]):
         if number in (0, 1, 20, 21, ROWS - 1, ROWS, 150, 250):

@@ -17,7 +17,7 @@ from programs import environment_with, run_python
 
 from sb3_compressed import load_checkpoint
 from sb3_compressed.errors import StorageError
-from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 
 #: At how many bytecodes of the block, and of everything, the block is interrupted.
 N_INTERRUPTS = 12 if FACTOR is None else 40
@@ -91,7 +91,7 @@ def test_failed_commit_leaves_the_buffer_as_it_was_before_the_block(
     buffer = filled(stream, 60, 50, storage=tmp_path / "buffer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ArrayStore, "commit", full)
+        patch.setattr(CommitWriter, "commit", full)
         with pytest.raises(OSError, match="no space left"), buffer.joint_commit(45):
             add(buffer, stream, 60, 100)
     assert_same_content(buffer, filled(stream, 60, 50))
@@ -112,7 +112,7 @@ def test_a_failed_commit_leaves_the_sampler_as_it_was(
     before = buffer.sampler.state_dict()["priorities"].copy()
 
     with monkeypatch.context() as patch:
-        patch.setattr(ArrayStore, "commit", full)
+        patch.setattr(CommitWriter, "commit", full)
         with pytest.raises(OSError, match="no space left"), buffer.joint_commit(30):
             add(buffer, stream, 40, 60)
     buffer.sample(4)

@@ -25,7 +25,7 @@ from sb3_compressed import (
     load_checkpoint,
     save_checkpoint,
 )
-from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
 
@@ -43,7 +43,7 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 @pytest.fixture(autouse=True)
 def _several_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SEGMENT_NBYTES", "MIN_SEGMENT_NBYTES"):
-        monkeypatch.setattr(ArrayStore, name, 4_000)
+        monkeypatch.setattr(CommitWriter, name, 4_000)
 
 
 def in_use(folder: Path) -> set[str]:
@@ -119,7 +119,7 @@ def test_nothing_of_mixed_buffers_is_in_use(tmp_path: Path) -> None:
 def test_nothing_is_in_use_after_a_save_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = numbered(0)
     save_checkpoint(buffer, tmp_path)
-    monkeypatch.setattr(ArrayStore, "commit", fail)
+    monkeypatch.setattr(CommitWriter, "commit", fail)
     with pytest.raises(OSError, match="no room"):
         save_checkpoint(buffer, tmp_path)
     assert in_use(tmp_path) == set()

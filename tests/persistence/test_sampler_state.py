@@ -32,7 +32,7 @@ from sb3_compressed.buffers.description import describe
 from sb3_compressed.buffers.loading import open_to_read
 from sb3_compressed.samplers import PrioritizedSampler, Sampler, available_samplers
 from sb3_compressed.storage import verify
-from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 
 ROWS, BATCH = 50, 24
 CLASSES: dict[str, tuple[Any, str, dict[str, Any]]] = {
@@ -209,14 +209,14 @@ def test_failed_flush_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     add(buffer, "vectors", 0, 30)
     buffer.flush()
     train(buffer, 0)
-    commit, fails = ArrayStore.commit, iter([True])
+    commit, fails = CommitWriter.commit, iter([True])
 
-    def failing(self: ArrayStore, *arguments: Any) -> None:
+    def failing(self: CommitWriter, *arguments: Any) -> None:
         if next(fails, False):
             raise OSError("no space left on device")
         commit(self, *arguments)
 
-    monkeypatch.setattr(ArrayStore, "commit", failing)
+    monkeypatch.setattr(CommitWriter, "commit", failing)
     with pytest.raises(OSError, match="no space left"):
         buffer.flush()
     buffer.close()
@@ -234,7 +234,7 @@ def test_transitions_of_failed_adds_are_not_drawn(
             train(each, 0)
     for step in range(n_steps, n_steps + 30):  # in which episodes end and are overwritten
         with monkeypatch.context() as patch:
-            patch.setattr(ArrayStore, "commit", lambda *_: (_ for _ in ()).throw(OSError("no space left on device")))
+            patch.setattr(CommitWriter, "commit", lambda *_: (_ for _ in ()).throw(OSError("no space left on device")))
             with pytest.raises(OSError, match="no space left"):
                 add(buffer, kind, step, step + 1)
         for each in (buffer, expected):

@@ -22,6 +22,7 @@ from sb3_compressed import (
     save_checkpoint,
 )
 from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 from sb3_compressed.storage.lock import FolderLock
 
 PLAIN = ("actions", "rewards", "dones", "timeouts")
@@ -188,7 +189,7 @@ def test_checkpoints_of_other_dtypes_that_version_030_wrote(rows: int, stream: S
     buffer.save_checkpoint(tmp_path)
     metadata = ArrayStore.open(tmp_path, lock=FolderLock(tmp_path))
     metadata.metadata["class"] = "CompressedReplayBuffer"
-    metadata.write_snapshot()
+    CommitWriter(metadata).write_snapshot()
     metadata.close()
     loaded = load_checkpoint(tmp_path, device="cpu", buffer_size=rows * stream[2])
     for name in PLAIN:

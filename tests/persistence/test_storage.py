@@ -25,11 +25,12 @@ from sb3_compressed import (
     load_checkpoint,
 )
 from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 
 
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 100_000)
+    monkeypatch.setattr(CommitWriter, "SEGMENT_NBYTES", 100_000)
 
 
 @pytest.mark.parametrize("stream", ["atari", "console", "pendulum", "discrete"], indirect=True)
@@ -68,7 +69,7 @@ def test_folders_store_every_kind_of_codec(codec: str, stream: Stream, tmp_path:
 def test_frames_are_stored_once_also_after_resuming(
     stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 64 << 20)
+    monkeypatch.setattr(CommitWriter, "SEGMENT_NBYTES", 64 << 20)
     n_envs, transitions = stream[2:]
     sizes = []
     stored = new(stream, storage=tmp_path, compression_method="none", rows=300)

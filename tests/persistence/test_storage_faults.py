@@ -32,6 +32,7 @@ from sb3_compressed import (
 )
 from sb3_compressed.persistence import buffer_storage
 from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.segment import Segment
 
@@ -50,7 +51,7 @@ def add_steps(buffer: Any, n_steps: int) -> None:
 
 @pytest.mark.parametrize("place", ["flush", "create", "rename"])
 def test_failure_of_a_new_segment_loses_nothing(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 100_000)
+    monkeypatch.setattr(CommitWriter, "SEGMENT_NBYTES", 100_000)
     folder = tmp_path / "buffer"
     buffer = writer.new_buffer(storage=folder)
 
@@ -71,7 +72,7 @@ def test_failure_of_a_new_segment_loses_nothing(place: str, tmp_path: Path, monk
 def set_stored_arguments(folder: Path, **arguments: Any) -> None:
     store = ArrayStore.open(folder, lock=FolderLock(folder))
     metadata = {**store.metadata, "arguments": {**store.metadata["arguments"], **arguments}}
-    store.replace_content(metadata, store.specs, store.arrays, store.values)
+    CommitWriter(store).replace_content(metadata, store.specs, store.arrays, store.values, store.read_codecs())
     store.close()
 
 
@@ -104,7 +105,7 @@ def test_save_works_after_a_kill_during_the_previous_one(stream: Stream, tmp_pat
     add(stream[-1][20:40], buffer)
     child = os.fork()
     if child == 0:
-        ArrayStore.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        CommitWriter.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
         save_checkpoint(buffer, tmp_path)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     loaded = load_checkpoint(tmp_path, device="cpu")
@@ -217,7 +218,7 @@ def test_next_observations_in_following_rows_are_stored(
 def test_follower_keeps_its_state_after_reading_damage(
     stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 20_000)
+    monkeypatch.setattr(CommitWriter, "SEGMENT_NBYTES", 20_000)
     stored = new(stream, storage=tmp_path)
     add(stream[-1][:10], stored)
     follower: Any = CompressedReplayBuffer.from_checkpoint(tmp_path, follow=True, device="cpu")
@@ -273,7 +274,7 @@ def test_deleted_folder_raises(stream: Stream, tmp_path: Path) -> None:
 
 def test_relative_folder_ignores_later_chdir(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process may change its working directory."""
-    monkeypatch.setattr(ArrayStore, "SEGMENT_NBYTES", 10_000)  # many files
+    monkeypatch.setattr(CommitWriter, "SEGMENT_NBYTES", 10_000)  # many files
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     stored, held = new(stream, storage="storage"), new(stream)

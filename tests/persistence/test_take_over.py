@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from sb3_compressed import CompressedReplayBuffer, StorageError
-from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 
 SPACE, ACTIONS = spaces.Box(0, 255, (4, 12, 12), np.uint8), spaces.Discrete(4)
 
@@ -66,7 +66,7 @@ def test_assigned_arrays_survive_a_failed_commit(tmp_path: Path, monkeypatch: py
     def fail(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(ArrayStore, "commit", fail)
+    monkeypatch.setattr(CommitWriter, "commit", fail)
     with pytest.raises(OSError, match="no space left"):
         add_zeros(buffer)
     monkeypatch.undo()

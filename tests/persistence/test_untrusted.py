@@ -30,6 +30,7 @@ from sb3_compressed.codecs.zstd_dict import ZstdDict
 from sb3_compressed.errors import UnknownCodec
 from sb3_compressed.storage import metadata_schema, verify
 from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter, copy_committed
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.spaces import space_to_data
 
@@ -231,8 +232,9 @@ def test_slots_of_a_codec_of_another_class_raise(other: Any, images: Path) -> No
     payload = other.encode(np.zeros((1, 1, 12, 12), np.uint8))[0]
     slot = (other, *[payload] * 4) if isinstance(other, ZstdDict) else (payload,) * 4
     store.arrays["observations"][5] = write_slots(store.log, [slot])
-    store.commit([("observations", 5, 6)], store.values, {})
-    store.close()
+    writer = CommitWriter(store)
+    writer.commit([("observations", 5, 6)], store.values, {})
+    writer.close()
     name = "zstd-dict" if isinstance(other, ZstdDict) else "no trainable codec"
     match = rf"{re.escape(str(images))}/\d+.log, the slot at byte \d+: it is by {name}, not by delta"
     with pytest.raises(CorruptPayload, match=match):
@@ -257,7 +259,7 @@ def test_hindsight_episodes_outside_the_ring_raise(tmp_path: Path) -> None:
     for name, value in (("ep_start", crafted.N_ROWS), ("ep_length", -1), ("_current_ep_start", 10**6)):
         folder = tmp_path / name
         store = ArrayStore.open(tmp_path / "folder")
-        store.copy_to(folder)
+        copy_committed(store, folder)
         store.close()
 
         def change(arrays: dict[str, Any], name: str = name, value: int = value) -> None:

@@ -26,12 +26,12 @@ def log(tmp_path: Path) -> Iterator[Log]:
 def five_commits(tmp_path: Path, small_files: None) -> tuple[Path, list[int]]:
     """Return a folder after a crash, and where the first commit begins and each commit ends in its last file."""
     folder = tmp_path / "store"
-    store = create(folder)
-    ends = [store.log.segment_to_write().end]
+    writer = create(folder)
+    ends = [writer.store.log.segment_to_write().end]
     for number in range(1, 6):
-        commit_number(store, number)
-        ends.append(store.log.last.end)
-    crash(store)
+        commit_number(writer, number)
+        ends.append(writer.store.log.last.end)
+    crash(writer)
     assert newest_segment(folder).stat().st_size == ends[-1]
     return folder, ends
 

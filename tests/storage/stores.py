@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from slot_objects import load_slots, write_slots
 
 from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore
+from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import RING_ROWS, CommitWriter
+from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.manifest import ArraySpec
 from sb3_compressed.storage.verification import damaged_slots
 
@@ -29,16 +31,20 @@ CODECS = [Delta(level, bytes([level] * 30)) for level in range(1, 6)]
 
 def set_segment_nbytes(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SEGMENT_NBYTES", "MIN_SEGMENT_NBYTES"):
-        monkeypatch.setattr(ArrayStore, name, nbytes)
+        monkeypatch.setattr(CommitWriter, name, nbytes)
 
 
-def create(folder: Path, **options: Any) -> ArrayStore:
-    return ArrayStore.create(folder, METADATA, SPECS, {"pos": 0}, **options)
+def create(folder: Path, **options: Any) -> CommitWriter:
+    return CommitWriter.create(folder, METADATA, SPECS, {"pos": 0}, **options)
 
 
-def crash(store: ArrayStore) -> None:
+def open_to_write(folder: Path, **options: Any) -> CommitWriter:
+    return CommitWriter(ArrayStore.open(folder, lock=FolderLock(folder), **options))
+
+
+def crash(writer: CommitWriter) -> None:
     """Close the files without a final snapshot, as a crash does."""
-    store.log.close()
+    writer.store.log.close()
 
 
 def read_values(folder: Path, **options: Any) -> dict[str, Any]:
@@ -49,14 +55,15 @@ def read_values(folder: Path, **options: Any) -> dict[str, Any]:
         store.close()
 
 
-def commit_number(store: ArrayStore, number: int, nbytes: int = 300) -> None:
+def commit_number(writer: CommitWriter, number: int, nbytes: int = 300) -> None:
     """Commit a state whose parts all contain the same number; the first one is 1."""
+    store = writer.store
     row = (number - 1) % N_ROWS
     store.arrays["numbers"][row] = number
     store.arrays["flags"][...] = number % 2 == 1
     payloads = [number.to_bytes(4, "little") * (nbytes // 8) for _ in range(2)]
     store.arrays["table"][row] = write_slots(store.log, [(CODECS[0], payload) for payload in payloads])
-    store.commit([(RING_ROWS, row, row + 1), ("flags", 0, N_ROWS)], values_of(number), {"": CODECS[0]})
+    writer.commit([(RING_ROWS, row, row + 1), ("flags", 0, N_ROWS)], values_of(number), {"": CODECS[0]})
 
 
 def values_of(number: int) -> dict[str, Any]:
@@ -90,25 +97,25 @@ def resized(store: ArrayStore) -> tuple[dict[str, ArraySpec], dict[str, Any]]:
     return {name: spec_of(array, is_table=name == "table") for name, array in arrays.items()}, arrays
 
 
-def commit_tiny(store: ArrayStore, number: int) -> None:
-    n_rows = store.n_ring_rows
+def commit_tiny(writer: CommitWriter, number: int) -> None:
+    store, n_rows = writer.store, writer.store.n_ring_rows
     row = (number - 1) % n_rows
     store.arrays["numbers"][row] = number
     store.arrays["table"][row] = write_slots(store.log, [b"%d" % number * 3])
-    store.commit([(RING_ROWS, row, row + 1)], {"pos": number % n_rows, "number": number}, {})
+    writer.commit([(RING_ROWS, row, row + 1)], {"pos": number % n_rows, "number": number}, {})
 
 
-def tiny_store(folder: Path, n_commits: int, n_a_snapshot: int = 5, n_rows: int = 4) -> ArrayStore:
+def tiny_store(folder: Path, n_commits: int, n_a_snapshot: int = 5, n_rows: int = 4) -> CommitWriter:
     specs = {
         "numbers": ArraySpec((n_rows,), "<i4", is_ring=True),
         "table": ArraySpec((n_rows, 1), "<i8", is_table=True, is_ring=True),
     }
-    store = ArrayStore.create(folder, {}, specs, {"pos": 0, "number": 0})
+    writer = CommitWriter.create(folder, {}, specs, {"pos": 0, "number": 0})
     for number in range(1, n_commits + 1):
-        commit_tiny(store, number)
+        commit_tiny(writer, number)
         if number % n_a_snapshot == 0:
-            store.write_snapshot()
-    return store
+            writer.write_snapshot()
+    return writer
 
 
 def damaged_rows(store: ArrayStore) -> NDArray[np.bool_]:

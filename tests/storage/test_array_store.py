@@ -15,8 +15,9 @@ from slot_objects import Slot, load_slots, write_slots
 
 from sb3_compressed.codecs import Codec
 from sb3_compressed.errors import StorageError
-from sb3_compressed.storage import array_store as store_module
-from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
+from sb3_compressed.storage import log as log_module
+from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import RING_ROWS, Change, CommitWriter, copy_committed
 from sb3_compressed.storage.files import UNFINISHED, link_or_copy
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log_files import segment_path
@@ -30,6 +31,7 @@ from storage.stores import (
     assert_consistent,
     commit_number,
     create,
+    open_to_write,
     read_values,
     resized,
     set_segment_nbytes,
@@ -46,7 +48,7 @@ class Model:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.rng = folder, np.random.default_rng(seed)
-        self.store = create(folder)
+        self.writer = create(folder)
         self.follower = ArrayStore.open(folder)
         self.arrays = {name: spec.zeros() for name, spec in SPECS.items()}
         self.slots = np.full((N_ROWS, 2), None, dtype=object)
@@ -54,8 +56,12 @@ class Model:
         self.codecs: dict[str, Codec] = {}
         self.payloads = [bytes(3), bytes(4)]
 
+    @property
+    def store(self) -> ArrayStore:
+        return self.writer.store
+
     def close(self) -> None:
-        self.store.close()
+        self.writer.close()
         self.follower.close()
 
     def random_slot(self) -> Slot:
@@ -94,7 +100,7 @@ class Model:
         self.values[f"value {self.rng.integers(6)}"] = [True, 0.5, "text", [1, None], {"a": 1}][self.rng.integers(5)]
         if self.rng.random() < 0.3:
             self.codecs[str(self.rng.integers(3))] = CODECS[self.rng.integers(len(CODECS))]
-        self.store.commit(changes, self.values, self.codecs)
+        self.writer.commit(changes, self.values, self.codecs)
 
     def forget(self) -> None:
         """Change arrays and write slots, and crash before they are committed."""
@@ -104,8 +110,8 @@ class Model:
         self.crash()
 
     def reopen(self) -> None:
-        self.store.close()
-        self.store = ArrayStore.open(self.folder, lock=FolderLock(self.folder))
+        self.writer.close()
+        self.writer = open_to_write(self.folder)
 
     def run_interleaved(self) -> None:
         """Release the folder and acquire it again."""
@@ -119,10 +125,10 @@ class Model:
     def crash(self) -> None:
         """End without a final snapshot."""
         self.store.log.close()
-        self.store = ArrayStore.open(self.folder, lock=FolderLock(self.folder))
+        self.writer = open_to_write(self.folder)
 
     def write_snapshot(self) -> None:
-        self.store.write_snapshot()
+        self.writer.write_snapshot()
 
     def begin_segment(self) -> None:
         """As in the middle of a large change."""
@@ -175,8 +181,8 @@ def test_store_matches_an_in_memory_model(
             model.check(model.store)
             model.check(ArrayStore.open(tmp_path)).close()
             model.check_files()
-    model.store.close()
-    model.store = model.check(ArrayStore.open(tmp_path, lock=FolderLock(tmp_path)))
+    model.reopen()
+    model.check(model.store)
     model.follower.refresh()
     model.check(model.follower).close()
     assert model.store.log.last.number >= (3 if segment_nbytes > 4096 else 10)
@@ -188,16 +194,16 @@ def test_store_matches_an_in_memory_model(
 
 
 def test_create_replaces_a_store_only_with_overwrite(tmp_path: Path) -> None:
-    store = create(tmp_path)
-    store.commit([], {"pos": 7}, {})
-    store.close()
+    writer = create(tmp_path)
+    writer.commit([], {"pos": 7}, {})
+    writer.close()
     with pytest.raises(StorageError, match="overwrite=True"):
         create(tmp_path)
     assert read_values(tmp_path) == {"pos": 7}
     with pytest.raises(ValueError, match="numeric"):
-        ArrayStore.create(tmp_path, {}, {"bad": ArraySpec((1,), "O")}, {}, overwrite=True)
+        CommitWriter.create(tmp_path, {}, {"bad": ArraySpec((1,), "O")}, {}, overwrite=True)
     assert read_values(tmp_path) == {"pos": 7}
-    ArrayStore.create(tmp_path, {}, {}, {"other": 1}, overwrite=True).close()
+    CommitWriter.create(tmp_path, {}, {}, {"other": 1}, overwrite=True).close()
     assert read_values(tmp_path) == {"other": 1}
     assert len(names(tmp_path)) == 1
 
@@ -207,16 +213,17 @@ def test_create_replaces_a_store_only_with_overwrite(tmp_path: Path) -> None:
 
 def test_only_changed_values_are_written(tmp_path: Path) -> None:
     """Also those that were modified in place."""
-    store = create(tmp_path)
+    writer = create(tmp_path)
+    log = writer.store.log
     values: dict[str, Any] = {"pos": 1, "text": "x" * 1000, "list": [1], "dict": {"a": {"b": 1}}}
-    store.commit([], values, {"": CODECS[0]})
+    writer.commit([], values, {"": CODECS[0]})
     for pos in range(2, 5):
-        end = store.log.last.end
+        end = log.last.end
         values["pos"] = values["dict"]["a"]["b"] = pos
         values["list"].append(pos)
-        store.commit([("numbers", pos, pos + 1)], values, {"": CODECS[0]})
-        assert store.log.last.end - end < 200
-    store.close()
+        writer.commit([("numbers", pos, pos + 1)], values, {"": CODECS[0]})
+        assert log.last.end - end < 200
+    writer.close()
     assert read_values(tmp_path) == {**values, "list": [1, 2, 3, 4], "dict": {"a": {"b": 4}}}
 
 
@@ -237,27 +244,29 @@ def test_size_on_disk_is_bounded_after_many_laps(
         "rewards": ArraySpec((n_rows, 1), "<f4", is_ring=True),
         "table": ArraySpec((n_rows, 1), "<i8", is_table=True, is_ring=True),
     }
-    store, rng, most = ArrayStore.create(tmp_path, {}, specs, {"pos": 0}), np.random.default_rng(0), 0
+    writer, rng, most = CommitWriter.create(tmp_path, {}, specs, {"pos": 0}), np.random.default_rng(0), 0
+    store = writer.store
     n_commits = max(4 * n_rows, 20_000 if nbytes < 100 else 0)
     for number in range(n_commits):
         row = number % n_rows
         store.arrays["table"][row] = write_slots(store.log, [rng.bytes(nbytes)])
-        store.commit([(RING_ROWS, row, row + 1)], {"pos": (row + 1) % n_rows}, {})
+        writer.commit([(RING_ROWS, row, row + 1)], {"pos": (row + 1) % n_rows}, {})
         if number >= n_rows and number % 37 == 0:
             most = max(most, disk_nbytes(tmp_path))
-    store.close()
+    writer.close()
     assert max(most, disk_nbytes(tmp_path)) <= 3 * n_rows * nbytes + 1_000_000
     assert store.log.last.number > 2
 
 
 @pytest.mark.usefixtures("small_segments")
 def test_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "MAX_SEGMENT_NBYTES", 20_000)
-    store = create(tmp_path)
-    commit_number(store, 1)
+    monkeypatch.setattr(log_module, "MAX_SEGMENT_NBYTES", 20_000)
+    writer = create(tmp_path)
+    commit_number(writer, 1)
+    store = writer.store
     slots = [(CODECS[0], np.random.default_rng(k).bytes(1500)) for k in range(2 * N_ROWS)]
     for row in range(N_ROWS):
-        store.begin_segment_if_full()
+        store.log.begin_segment_if_full()
         store.arrays["table"][row] = write_slots(store.log, slots[2 * row : 2 * row + 2])
         for writable_copy in (False, True)[: row % 4]:
             folder = shutil.copytree(tmp_path, tmp_path.with_name("copy"))
@@ -267,9 +276,9 @@ def test_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pytest
             shutil.rmtree(folder)
     assert len(names(tmp_path)) >= 3
     store.arrays["wide"][...] = 5
-    store.commit([("table", 0, N_ROWS), ("wide", 0, 2)], {"pos": 7}, {"": CODECS[1]})
-    store.write_snapshot()
-    store.close()
+    writer.commit([("table", 0, N_ROWS), ("wide", 0, 2)], {"pos": 7}, {"": CODECS[1]})
+    writer.write_snapshot()
+    writer.close()
     store = ArrayStore.open(tmp_path)
     assert load_slots(store.log, store.arrays["table"].reshape(-1)).tolist() == slots
     assert (store.arrays["wide"] == 5).all()
@@ -281,12 +290,13 @@ def test_change_may_be_larger_than_a_segment(tmp_path: Path, monkeypatch: pytest
 
 
 def test_replacing_the_content_is_atomic(tmp_path: Path) -> None:
-    store = create(tmp_path)
+    writer = create(tmp_path)
     for number in range(1, 10):
-        commit_number(store, number)
+        commit_number(writer, number)
+    store = writer.store
     expected = load_slots(store.log, store.arrays["table"][:10].reshape(-1)).tolist()
     specs, arrays = resized(store)
-    store.replace_content({"class": "Other"}, specs, arrays, {"other": 1})
+    writer.replace_content({"class": "Other"}, specs, arrays, {"other": 1}, store.read_codecs())
     assert store.arrays["numbers"] is arrays["numbers"]
     for codec in (CODECS[0], CODECS[1]):
         reader = ArrayStore.open(tmp_path)
@@ -297,37 +307,37 @@ def test_replacing_the_content_is_atomic(tmp_path: Path) -> None:
         assert reader.log.codec(reader.codecs[""]) == codec
         reader.close()
         store.arrays["numbers"][2] = 99
-        store.commit([("numbers", 2, 3)], {"other": 2}, {"": CODECS[1]})
+        writer.commit([("numbers", 2, 3)], {"other": 2}, {"": CODECS[1]})
     assert read_values(tmp_path) == {"other": 2}
-    store.close()
+    writer.close()
 
 
 # -- copies --------------------------------------------------------------------------------------------------
 
 
 def test_copy_is_equal_and_independent(tmp_path: Path) -> None:
-    store = create(tmp_path / "store")
+    writer = create(tmp_path / "store")
     for number in range(1, 15):
-        commit_number(store, number)
+        commit_number(writer, number)
         if number % 4 == 0:
-            store.write_snapshot()
-    store.copy_to(tmp_path / "copy")
-    copy = ArrayStore.open(tmp_path / "copy", lock=FolderLock(tmp_path / "copy"))
-    assert assert_consistent(copy) == assert_consistent(store) == 14
+            writer.write_snapshot()
+    copy_committed(writer.store, tmp_path / "copy")
+    copy = open_to_write(tmp_path / "copy")
+    assert assert_consistent(copy.store) == assert_consistent(writer.store) == 14
     for number in range(15, 40):
-        commit_number(store, number, 400 if number > 30 else 300)
+        commit_number(writer, number, 400 if number > 30 else 300)
         if number < 25:
             commit_number(copy, number)
-    for each, expected in ((store, 39), (copy, 24)):
+    for each, expected in ((writer, 39), (copy, 24)):
         each.write_snapshot()
         each.close()
-        folder = each.log.folder
-        each = ArrayStore.open(folder, lock=FolderLock(folder))
-        assert each.values["number"] == expected
-        assert load_slots(each.log, each.arrays["table"].reshape(-1)).all()
-        each.close()
+        folder = each.store.log.folder
+        store = ArrayStore.open(folder, lock=FolderLock(folder))
+        assert store.values["number"] == expected
+        assert load_slots(store.log, store.arrays["table"].reshape(-1)).all()
+        store.close()
     with pytest.raises(StorageError, match="already contains a buffer"):
-        ArrayStore.open(tmp_path / "store").copy_to(tmp_path / "copy")
+        copy_committed(ArrayStore.open(tmp_path / "store"), tmp_path / "copy")
 
 
 def link_nothing(source: object, target: object, **options: object) -> None:
@@ -336,27 +346,27 @@ def link_nothing(source: object, target: object, **options: object) -> None:
 
 
 def test_copy_without_hard_links_has_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = create(tmp_path / "store")
+    writer = create(tmp_path / "store")
     for number in range(1, 15):
-        commit_number(store, number)
+        commit_number(writer, number)
     monkeypatch.setattr(os, "link", link_nothing)
-    store.copy_to(tmp_path / "copy")
-    commit_number(store, 15)
+    copy_committed(writer.store, tmp_path / "copy")
+    commit_number(writer, 15)
     assert read_values(tmp_path / "copy")["number"] == 14
     for path in (tmp_path / "copy").glob("*.log"):
         assert path.stat().st_nlink == 1
-    store.close()
+    writer.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no link to an open file is deleted there")
 def test_a_copy_that_fails_leaves_no_segments_and_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = create(tmp_path / "store")
+    writer = create(tmp_path / "store")
     for number in range(1, 15):
-        commit_number(store, number)
-        store.write_snapshot()
-    assert len(store.live_segments()) > 1
+        commit_number(writer, number)
+        writer.write_snapshot()
+    assert len(writer.store.live_segments()) > 1
     n_linked = 0
 
     def link_one(source: Path, target: Path) -> None:
@@ -369,19 +379,19 @@ def test_a_copy_that_fails_leaves_no_segments_and_can_be_repeated(
     with monkeypatch.context() as patch:
         patch.setattr("sb3_compressed.storage.log.link_or_copy", link_one)
         with pytest.raises(OSError, match="No space left"):
-            store.copy_to(tmp_path / "copy")
+            copy_committed(writer.store, tmp_path / "copy")
     assert not [*(tmp_path / "copy").glob("*.log")]
-    store.copy_to(tmp_path / "copy")
+    copy_committed(writer.store, tmp_path / "copy")
     assert read_values(tmp_path / "copy")["number"] == 14
-    store.close()
+    writer.close()
 
 
 def test_failure_to_write_the_final_snapshot_loses_nothing(tmp_path: Path) -> None:
-    store = create(tmp_path)
-    commit_number(store, 1)
-    unfinished = segment_path(tmp_path, store.log.next_number).with_suffix(f".{UNFINISHED}")
+    writer = create(tmp_path)
+    commit_number(writer, 1)
+    unfinished = segment_path(tmp_path, writer.store.log.next_number).with_suffix(f".{UNFINISHED}")
     unfinished.mkdir()  # cannot be replaced by a file
     with pytest.warns(UserWarning, match="snapshot"):
-        store.close()
+        writer.close()
     unfinished.rmdir()
     assert read_values(tmp_path)["number"] == 1

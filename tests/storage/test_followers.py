@@ -21,36 +21,36 @@ pytestmark = pytest.mark.usefixtures("small_files")
 
 
 def test_refresh_raises_if_the_folder_contains_another_buffer(tmp_path: Path) -> None:
-    store = create(tmp_path)
-    commit_number(store, 1)
+    writer = create(tmp_path)
+    commit_number(writer, 1)
     reader = ArrayStore.open(tmp_path)
-    specs, arrays = resized(store)
-    store.replace_content(METADATA, specs, arrays, {"other": 1})
+    specs, arrays = resized(writer.store)
+    writer.replace_content(METADATA, specs, arrays, {"other": 1}, {})
     for number in range(3):
         with pytest.raises(StorageError, match="another buffer"):
             reader.refresh()
         assert assert_consistent(reader) == 1
-        store.arrays["numbers"][2] = number
-        store.commit([("numbers", 2, 3)], {"other": number}, {})
+        writer.store.arrays["numbers"][2] = number
+        writer.commit([("numbers", 2, 3)], {"other": number}, {})
     reader.close()
-    store.close()
+    writer.close()
 
 
 @pytest.mark.usefixtures("small_segments")
 def test_follower_sees_each_commit(tmp_path: Path) -> None:
-    store = create(tmp_path)
+    writer = create(tmp_path)
     readers = [ArrayStore.open(tmp_path) for _ in range(3)]
     assert not any(reader.refresh() for reader in readers)
     for number in range(1, 120):
-        commit_number(store, number)
+        commit_number(writer, number)
         for often, reader in zip((1, 4, 50), readers, strict=True):
             if number % often == 0:
                 assert assert_consistent(reader) == number - often, "some of its files were deleted"
                 assert reader.refresh()
                 assert assert_consistent(reader) == number
                 assert not reader.refresh()
-    assert store.log.last.number > 5
-    store.close()
+    assert writer.store.log.last.number > 5
+    writer.close()
     for reader in readers:
         reader.refresh()
         assert assert_consistent(reader) == 119
@@ -62,17 +62,16 @@ FOLLOWED = """
 import itertools
 import sys
 from pathlib import Path
-from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.lock import FolderLock
-from storage.stores import commit_number
+from sb3_compressed.storage.commit_writer import CommitWriter
+from storage.stores import commit_number, open_to_write
 
-ArrayStore.SEGMENT_NBYTES = ArrayStore.MIN_SEGMENT_NBYTES = 4096
-store = ArrayStore.open(Path(sys.argv[1]), lock=FolderLock(Path(sys.argv[1])))
+CommitWriter.SEGMENT_NBYTES = CommitWriter.MIN_SEGMENT_NBYTES = 4096
+writer = open_to_write(Path(sys.argv[1]))
 for number in itertools.count(1):
-    commit_number(store, number)
+    commit_number(writer, number)
     if number >= 300 and Path(sys.argv[2]).exists():
         break
-store.close()
+writer.close()
 print(number)
 """
 

@@ -13,6 +13,7 @@ from slot_objects import load_slots
 
 from sb3_compressed.errors import CorruptPayload, CorruptStorage
 from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter, copy_committed
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.record_kinds import COMMIT, MANIFEST
 from sb3_compressed.storage.segment import Segment
@@ -25,6 +26,7 @@ from storage.stores import (
     crash,
     create,
     damaged_rows,
+    open_to_write,
     read_values,
     tiny_store,
 )
@@ -60,37 +62,38 @@ def assert_correct(store: ArrayStore, n_rows: int = 4) -> list[int]:
 
 def test_repair_of_a_copy_leaves_the_original_unchanged(tmp_path: Path) -> None:
     """The copies share files."""
-    store = create(tmp_path / "store")
-    commit_number(store, 1)
-    store.copy_to(tmp_path / "copy")
+    writer = create(tmp_path / "store")
+    commit_number(writer, 1)
+    copy_committed(writer.store, tmp_path / "copy")
     for number in range(2, 5):
-        commit_number(store, number)
+        commit_number(writer, number)
     damage(newest_segment(tmp_path / "copy"), 120)
     before = contents(tmp_path / "store")
     copy = repaired(tmp_path / "copy", writable=True)
     assert len(problems_of(copy)) == 1
     assert not copy.arrays["numbers"][1:].any(), "later records of the shared file are ignored"
     assert copy.values["number"] == copy.arrays["numbers"][0, 0] == 1
-    copy.write_snapshot()
-    commit_number(copy, 2)
-    copy.close()
+    copying = CommitWriter(copy)
+    copying.write_snapshot()
+    commit_number(copying, 2)
+    copying.close()
     assert contents(tmp_path / "store") == before
-    commit_number(store, 5)
-    store.close()
+    commit_number(writer, 5)
+    writer.close()
     store = ArrayStore.open(tmp_path / "store")
     assert assert_consistent(store) == 5
     store.close()
 
 
 def test_missing_segment_is_reported(tmp_path: Path) -> None:
-    store = create(tmp_path / "store")
+    writer = create(tmp_path / "store")
     for step in range(1, 9):
-        commit_number(store, step)
+        commit_number(writer, step)
         if step in (3, 6):
-            store.write_snapshot()
-    store.log.begin_segment()
-    commit_number(store, 9)
-    crash(store)
+            writer.write_snapshot()
+    writer.store.log.begin_segment()
+    commit_number(writer, 9)
+    crash(writer)
     assert names(tmp_path / "store") == [f"{number:08}.log" for number in (1, 3, 4, 5, 6)]
     for name in names(tmp_path / "store")[:-1]:
         shutil.copytree(tmp_path / "store", tmp_path / "copy")
@@ -105,8 +108,8 @@ def test_missing_segment_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_a_damaged_byte_is_verified_or_harmless(is_closed: bool, tmp_path: Path) -> None:
     n_commits = 7  # more than a lap of the ring, and a snapshot
-    store = tiny_store(tmp_path, n_commits)
-    (ArrayStore.close if is_closed else crash)(store)
+    writer = tiny_store(tmp_path, n_commits)
+    (CommitWriter.close if is_closed else crash)(writer)
     before, n_reported = contents(tmp_path), 0
     for path in sorted(tmp_path.glob("*.log")):
         for position in range(0, path.stat().st_size, 1 if FACTOR else 23):
@@ -129,18 +132,18 @@ def test_a_damaged_byte_is_verified_or_harmless(is_closed: bool, tmp_path: Path)
 def test_damage_never_yields_wrong_rows(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     n_commits, n_rows = int(rng.integers(3, 60)), int(rng.integers(2, 24))
-    store = tiny_store(tmp_path, 0, n_rows=n_rows)
+    writer = tiny_store(tmp_path, 0, n_rows=n_rows)
     for number in range(1, n_commits + 1):
-        commit_tiny(store, number)
+        commit_tiny(writer, number)
         chance = rng.random()
         if chance < 0.1:
-            store.write_snapshot()
+            writer.write_snapshot()
         elif chance < 0.15:
-            store.log.begin_segment()
+            writer.store.log.begin_segment()
         elif chance < 0.2:
-            (crash if rng.random() < 0.5 else ArrayStore.close)(store)
-            store = ArrayStore.open(tmp_path, lock=FolderLock(tmp_path))
-    (crash if rng.random() < 0.5 else ArrayStore.close)(store)
+            (crash if rng.random() < 0.5 else CommitWriter.close)(writer)
+            writer = open_to_write(tmp_path)
+    (crash if rng.random() < 0.5 else CommitWriter.close)(writer)
     for _ in range(rng.integers(1, 4)):
         path = sorted(tmp_path.glob("*.log"))[rng.integers(len(list(tmp_path.glob("*.log"))))]
         content = bytearray(path.read_bytes())
@@ -159,8 +162,9 @@ def test_damage_never_yields_wrong_rows(seed: int, tmp_path: Path) -> None:
     kept = assert_correct(damaged, n_rows)
     assert problems_of(damaged) or kept == [*range(max(n_commits - n_rows + 1, 1), n_commits + 1)]
     damaged.arrays["table"][damaged_rows(damaged)] = 0
-    damaged.write_snapshot()
-    damaged.close()
+    writer = CommitWriter(damaged)
+    writer.write_snapshot()
+    writer.close()
     ArrayStore.open(tmp_path).close()
 
 
@@ -176,10 +180,11 @@ def test_repaired_store_accepts_further_commits(tmp_path: Path) -> None:
     assert contents(tmp_path) == before, "nothing is changed yet"
     assert len(problems_of(damaged)) == 1
     assert assert_correct(damaged) == [3, 4, 5, 6]
-    damaged.write_snapshot()
+    writer = CommitWriter(damaged)
+    writer.write_snapshot()
     for number in range(7, 11):
-        commit_tiny(damaged, number)
-    damaged.close()
+        commit_tiny(writer, number)
+    writer.close()
     store = ArrayStore.open(tmp_path)
     assert store.arrays["numbers"].tolist() == [9, 10, 7, 8]
     assert load_slots(store.log, store.arrays["table"][:, 0]).tolist() == [b"%d" % k * 3 for k in (9, 10, 7, 8)]
@@ -189,10 +194,10 @@ def test_repaired_store_accepts_further_commits(tmp_path: Path) -> None:
 
 def test_files_of_another_buffer_are_ignored(tmp_path: Path) -> None:
     for name in "ab":
-        store = tiny_store(tmp_path / name, 8, n_a_snapshot=100)
-        store.write_snapshot()
-        commit_tiny(store, 9)
-        crash(store)
+        writer = tiny_store(tmp_path / name, 8, n_a_snapshot=100)
+        writer.write_snapshot()
+        commit_tiny(writer, 9)
+        crash(writer)
     shutil.copy(tmp_path / "b" / "00000001.log", tmp_path / "a" / "00000001.log")
     damaged = repaired(tmp_path / "a")
     assert any("belongs to another buffer" in line for line in problems_of(damaged))
@@ -205,11 +210,11 @@ def test_files_of_another_copy_are_ignored(tmp_path: Path) -> None:
     crash(tiny_store(tmp_path / "a", 3))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     for name, first in (("a", 4), ("b", 8)):
-        store = ArrayStore.open(tmp_path / name, lock=FolderLock(tmp_path / name))
+        writer = open_to_write(tmp_path / name)
         for number in range(first, first + 2):
-            commit_tiny(store, number)
-        store.write_snapshot()
-        crash(store)
+            commit_tiny(writer, number)
+        writer.write_snapshot()
+        crash(writer)
     shutil.copy(tmp_path / "b" / "00000002.log", tmp_path / "a" / "00000002.log")
     damaged = repaired(tmp_path / "a")
     assert any("or to a copy of this one" in line for line in problems_of(damaged))
@@ -243,9 +248,9 @@ def test_segments_that_do_not_follow_are_not_used(writable: bool, tmp_path: Path
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     for name in "ab":
         for number in (3, 4):  # each in a segment of its own
-            store = ArrayStore.open(tmp_path / name, lock=FolderLock(tmp_path / name))
-            commit_tiny(store, number)
-            crash(store)
+            writer = open_to_write(tmp_path / name)
+            commit_tiny(writer, number)
+            crash(writer)
     newest = newest_segment(tmp_path / "b")
     shutil.copy(newest, tmp_path / "a" / newest.name)
     with pytest.raises(CorruptStorage, match=f"{newest.name} does not follow"):
@@ -254,18 +259,19 @@ def test_segments_that_do_not_follow_are_not_used(writable: bool, tmp_path: Path
     assert any(f"{newest.name} does not follow" in problem for problem in problems_of(damaged))
     assert damaged.values["number"] == 3
     if writable:
-        damaged.write_snapshot()
-        commit_tiny(damaged, 4)
+        writer = CommitWriter(damaged)
+        writer.write_snapshot()
+        commit_tiny(writer, 4)
     damaged.close()
     if writable:
         assert read_values(tmp_path / "a")["number"] == 4
 
 
 def test_an_invalid_commit_with_the_right_checksum_ends_the_state(tmp_path: Path) -> None:
-    store = tiny_store(tmp_path, 2)
-    store.log.segment_to_write().append(COMMIT, b"no commit")
-    commit_tiny(store, 3)
-    crash(store)
+    writer = tiny_store(tmp_path, 2)
+    writer.store.log.segment_to_write().append(COMMIT, b"no commit")
+    commit_tiny(writer, 3)
+    crash(writer)
     with pytest.raises(CorruptStorage):
         ArrayStore.open(tmp_path)
     damaged = repaired(tmp_path)

@@ -12,9 +12,10 @@ from programs import run
 
 from sb3_compressed.arrays import slot_log as slots_module
 from sb3_compressed.storage import array_store as store_module
+from sb3_compressed.storage import commit_writer as writer_module
 from sb3_compressed.storage import log as log_module
-from sb3_compressed.storage.array_store import RING_ROWS, ArrayStore, Change
-from sb3_compressed.storage.lock import FolderLock
+from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import RING_ROWS, Change
 from storage.folders import names, newest_segment
 from storage.stores import (
     CODECS,
@@ -23,6 +24,7 @@ from storage.stores import (
     commit_number,
     crash,
     create,
+    open_to_write,
     values_of,
 )
 
@@ -32,45 +34,46 @@ pytestmark = pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("what", ["a commit", "a new segment"])
 @pytest.mark.slow
 def test_interrupted_commit_is_complete_or_repeatable(what: str, tmp_path: Path, small_segments: None) -> None:
-    store, number = create(tmp_path / "store"), 0
-    while store.log.last.number <= 1:
+    writer, number = create(tmp_path / "store"), 0
+    while writer.store.log.last.number <= 1:
         number += 1
-        commit_number(store, number)
-    store.close()
+        commit_number(writer, number)
+    writer.close()
     if what != "a new segment":
         number = 2
-    for interrupt in interrupts(store_module, log_module, slots_module, step=5 if FACTOR is None else 1):
+    for interrupt in interrupts(store_module, writer_module, log_module, slots_module, step=5 if FACTOR is None else 1):
         folder = tmp_path / f"{interrupt.n_lines}"
-        store = create(folder)
+        writer = create(folder)
         for before in range(1, number):
-            commit_number(store, before)
-        assert store.log.last.number <= 1
+            commit_number(writer, before)
+        assert writer.store.log.last.number <= 1
         with interrupt:
-            commit_number(store, number)
-        commit_number(store, number)
-        commit_number(store, number + 1)
+            commit_number(writer, number)
+        commit_number(writer, number)
+        commit_number(writer, number + 1)
         reader = ArrayStore.open(folder)
         assert assert_consistent(reader) == number + 1, f"interrupted after {interrupt.n_lines} lines"
         reader.close()
-        store.close()
+        writer.close()
     assert interrupt.n_lines > 20
 
 
 def test_failed_commit_changes_nothing(tmp_path: Path) -> None:
-    store = create(tmp_path)
+    writer = create(tmp_path)
     for number in range(1, 4):
-        commit_number(store, number)
+        commit_number(writer, number)
+    store = writer.store
     before = {name: array.copy() for name, array in store.arrays.items()}
     for name in ("wide", "numbers", "flags"):
         store.arrays[name][...] = 1
     changes: list[Change] = [("wide", 0, 2), (RING_ROWS, 0, N_ROWS), ("flags", 0, N_ROWS)]
     with pytest.raises(TypeError):
-        store.commit(changes, {"bad": object()}, {"": CODECS[0], "other": CODECS[2]})
+        writer.commit(changes, {"bad": object()}, {"": CODECS[0], "other": CODECS[2]})
     assert store.values == values_of(3)
     for name, array in before.items():
         store.arrays[name][...] = array
-    commit_number(store, 4)
-    store.commit([], values_of(4), {"": CODECS[0], "other": CODECS[2]})
+    commit_number(writer, 4)
+    writer.commit([], values_of(4), {"": CODECS[0], "other": CODECS[2]})
     for each in (store, ArrayStore.open(tmp_path)):
         assert assert_consistent(each) == 4
         assert not each.arrays["wide"].any()
@@ -83,15 +86,15 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.lock import FolderLock
-from storage.stores import commit_number, create, assert_consistent
+from sb3_compressed.storage.commit_writer import CommitWriter
+from storage.stores import assert_consistent, commit_number, create, open_to_write
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 UNLIMITED = resource.RLIM_INFINITY
-ArrayStore.SEGMENT_NBYTES = ArrayStore.MIN_SEGMENT_NBYTES = 6000
+CommitWriter.SEGMENT_NBYTES = CommitWriter.MIN_SEGMENT_NBYTES = 6000
 folder = Path(sys.argv[1])
 create(folder).close()
-store = ArrayStore.open(folder, lock=FolderLock(folder))
+writer = open_to_write(folder)
 number = refused = 0
 
 def check():
@@ -102,21 +105,21 @@ def check():
 
 for free in [*range(0, 600, 37), *range(600, 3000, 301)] * 3:
     number += 1
-    resource.setrlimit(resource.RLIMIT_FSIZE, (store.log.last.end + free, UNLIMITED))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (writer.store.log.last.end + free, UNLIMITED))
     try:
-        commit_number(store, number)
+        commit_number(writer, number)
     except OSError:
         refused += 1
         resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
         if check() == number:
             print(f"commit {number} was refused and is there")
-        commit_number(store, number)
+        commit_number(writer, number)
     resource.setrlimit(resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
     assert check() == number
     if not number % 10:
-        store.close()
-        store = ArrayStore.open(folder, lock=FolderLock(folder))
-print(refused > 10, store.log.last.number > 2)
+        writer.close()
+        writer = open_to_write(folder)
+print(refused > 10, writer.store.log.last.number > 2)
 """
 
 
@@ -139,10 +142,10 @@ def test_truncation_at_any_byte_leaves_the_previous_commit(five_commits: tuple[P
             store = ArrayStore.open(folder)
             assert assert_consistent(store) == expected
             store.close()
-            store = ArrayStore.open(folder, lock=FolderLock(folder))
-            assert assert_consistent(store) == expected
-            commit_number(store, expected + 1)
-            crash(store)
+            writer = open_to_write(folder)
+            assert assert_consistent(writer.store) == expected
+            commit_number(writer, expected + 1)
+            crash(writer)
             store = ArrayStore.open(folder)
             assert assert_consistent(store) == expected + 1
             store.close()

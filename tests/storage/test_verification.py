@@ -10,7 +10,7 @@ from slot_objects import load_slots
 
 from sb3_compressed.errors import StorageError
 from sb3_compressed.storage import verification
-from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 from sb3_compressed.storage.verification import damaged_slots, verify
 from storage.folders import contents, damage
 from storage.stores import crash, tiny_store
@@ -20,15 +20,15 @@ pytestmark = pytest.mark.usefixtures("small_files")
 
 @pytest.mark.parametrize("ending", ["closed", "crashed", "open"])
 def test_intact_folder_has_no_damage(ending: str, tmp_path: Path) -> None:
-    store = tiny_store(tmp_path, 13)
+    writer = tiny_store(tmp_path, 13)
     if ending != "open":
-        (crash if ending == "crashed" else ArrayStore.close)(store)
+        (crash if ending == "crashed" else CommitWriter.close)(writer)
     before, shares = contents(tmp_path), list[float]()
     assert verify(tmp_path, progress=shares.append) == []
     assert contents(tmp_path) == before
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    store.close()
+    writer.close()
 
 
 def test_folders_without_a_buffer_are_rejected(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_folders_without_a_buffer_are_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at_once", [1, 3, 100])
 def test_damaged_slots_are_listed_by_address(at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "SLOTS_AT_ONCE", at_once)
-    store = tiny_store(tmp_path, 10, n_a_snapshot=100, n_rows=10)
+    store = tiny_store(tmp_path, 10, n_a_snapshot=100, n_rows=10).store
     [path] = tmp_path.glob("00000001.log")
     for row in (1, 2, 8):  # a payload ends where its slot begins
         damage(path, (int(store.arrays["table"][row, 0]) & 0xFFFFFFFF) - 2)

@@ -18,14 +18,14 @@ from programs import run, start
 from sb3_compressed import CorruptStorage, load_checkpoint
 from sb3_compressed.datasets import import_dopamine
 from sb3_compressed.storage import verify
-from sb3_compressed.storage.array_store import ArrayStore
+from sb3_compressed.storage.commit_writer import CommitWriter
 from sb3_compressed.storage.lock import FolderInUse
 
 
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SEGMENT_NBYTES", "MIN_SEGMENT_NBYTES"):
-        monkeypatch.setattr(ArrayStore, name, 60_000)
+        monkeypatch.setattr(CommitWriter, name, 60_000)
 
 
 @pytest.fixture
