@@ -93,6 +93,33 @@ def test_code_fits_into_the_pages() -> None:
     assert [line for line in code.splitlines() if len(line) > 100] == []
 
 
+def test_linked_figures_are_those_of_the_results() -> None:
+    """A link such as ``[0.34 GB](docs/results/scale.md)`` has a number of that page, perhaps with fewer digits."""
+    n_figures = 0
+    for page, text in TEXTS.items():
+        for shown, unit, target in re.findall(r"\[([\d.]+)([^\]]*)\]\(([^)#]*results/[^)#]*)", text):
+            results = ((ROOT / page).parent / target).read_text(encoding="utf-8")
+            digits = len(shown.partition(".")[2])
+            unit = unit.strip().replace("times", "x")
+            numbers = re.findall(rf"(\d+(?:\.\d+)?) ?{re.escape(unit)}", results)
+            assert shown in {f"{float(number):.{digits}f}" for number in numbers}, (page, shown, unit, target)
+            n_figures += 1
+    assert n_figures >= 5
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md"])
+def test_links_lead_to_files_and_headings(name: str) -> None:
+    """Sphinx verifies those of the site."""
+    targets = re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", (ROOT / name).read_text(encoding="utf-8"))
+    assert targets
+    for target, anchor in targets:
+        path = (ROOT / name).parent / target
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)", path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}, anchor
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(tmp_path)]
