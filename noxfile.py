@@ -66,8 +66,8 @@ def package(session: nox.Session) -> None:
     packages = sorted(map(str, (made / "dist").iterdir()))
     session.run("python", "-m", "twine", "check", "--strict", *packages)
     [wheel] = (made / "dist").glob("*.whl")
-    quick_start = Path("docs/quickstart.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", quick_start, re.DOTALL)
+    pages = [Path(page).read_text(encoding="utf-8") for page in ("README.md", "docs/quickstart.md")]
+    blocks = re.findall(r"```python\n(.*?)```", "".join(pages), re.DOTALL)
     session.run("python", "-m", "venv", "--clear", str(made / "venv"))
     python = str(made / "venv" / "bin" / "python")
     session.run(python, "-m", "pip", "install", "-q", "-c", "constraints.txt", f"{wheel}[atari,cli]", external=True)

@@ -1,10 +1,11 @@
-"""Every Python block of the README and of ``docs`` runs, for real, with an ALE game as ``env`` and DQN as ``model``."""
+"""Every Python block of the README and of ``docs`` runs, page by page, as a reader pastes one after the other."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,70 +14,110 @@ import numpy as np
 import pytest
 from dopamine_ring import Ring
 from fork_server import fork_executables
-from stable_baselines3 import DQN
-from support import atari_env
 
-from sb3_compressed import CompressedReplayBuffer
 from sb3_compressed.codecs import registry
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+INCLUDE = re.compile(r'```\{include\} (\S+)\n:start-after: "(.*)"\n:end-before: "(.*)"\n(?:.*\n)?```')
+
+
+def read_page(page: Path) -> str:
+    """Return the text of a page, with what it includes of other ones."""
+
+    def included(found: re.Match[str]) -> str:
+        text = (page.parent / found[1]).read_text(encoding="utf-8")
+        return text[text.index(found[2]) + len(found[2]) : text.index(found[3])]
+
+    return INCLUDE.sub(included, page.read_text(encoding="utf-8"))
+
+
+TEXTS = {page.relative_to(ROOT).as_posix(): read_page(page) for page in PAGES}
 BLOCKS = {
-    f"{page.relative_to(ROOT)}, {number}": block
-    for page in PAGES
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL), 1)
+    f"{page}, {number}": block
+    for page, text in TEXTS.items()
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL), 1)
 }
 
 
-USES_RAY = {name for name, block in BLOCKS.items() if re.search("Ray|istributed", block)}
+def blocks_of(page: str) -> dict[str, str]:
+    return {name: block for name, block in BLOCKS.items() if name.startswith(f"{page}, ")}
+
+
+WITH_CODE = [page for page in TEXTS if blocks_of(page) and page != "README.md"]  # which the quick start includes
+USES_RAY = {page for page in WITH_CODE if "distributed import" in "".join(blocks_of(page).values())}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")  # of metadata that is not given
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, id=name, marks=[pytest.mark.slow] * (name in USES_RAY)) for name in BLOCKS]
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page in USES_RAY)) for page in WITH_CODE]
 )
-def test_code_block_of_the_documentation_runs(
-    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_code_of_a_page_runs(
+    page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block = BLOCKS[name]
-    if "minari" in block:
-        pytest.importorskip("minari", reason="a Minari that stores images without loss needs Python 3.11")
-    if "AutoresetMode" in block and not hasattr(gym.vector, "AutoresetMode"):
-        pytest.skip("this version of Gymnasium has no autoreset modes")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.setattr(registry, "_registry", dict(registry._registry))
-    if name in USES_RAY:
+    if page in USES_RAY:
         monkeypatch.setattr(sys, "executable", sys.executable)  # restored after the test
-        fork_executables()  # Ray, which the first of these blocks starts, starts its workers with them
-    if "import_dopamine" in block:
-        ring = Ring(100)
-        ring.play(50, np.random.default_rng(0))
-        ring.save(tmp_path / "Pong" / "1" / "replay_logs", 0)
-    env = atari_env("Pong", 1)
-    is_complete = name.startswith(("README", "docs/index"))  # what a new user pastes first defines everything
-    namespace: dict[str, Any] = {} if is_complete else {"env": env}
-    if re.search(r"\bmodel\b", block.partition("model =")[0]):
-        options: dict[str, Any] = {"buffer_size": 1000, "learning_starts": 2000, "policy_kwargs": {"net_arch": [8]}}
-        model = DQN("CnnPolicy", env, replay_buffer_class=CompressedReplayBuffer, **options)
-        namespace["model"] = model.learn(20)
-    is_run_again = "missing_ok=True" in block  # with the same command, to continue
-    for _ in range(1 + is_run_again):
-        exec(block, namespace)
-    if "model" in namespace:
-        if hasattr(namespace["model"], "n_epochs"):
-            namespace["model"].n_epochs = 1
-        namespace["model"].learn(16)
-    env.close()
-    assert "print" not in block or capsys.readouterr().out
+        fork_executables()  # Ray starts its workers with them
+    namespace: dict[str, Any] = {}
+    for name, block in blocks_of(page).items():
+        if "minari" in block and find_spec("minari") is None:
+            continue  # a Minari that stores images without loss needs Python 3.11
+        if "AutoresetMode" in block and not hasattr(gym.vector, "AutoresetMode"):
+            continue  # before Gymnasium 1.1
+        if "import_dopamine" in block:
+            ring = Ring(100)
+            ring.play(50, np.random.default_rng(0))
+            ring.save(tmp_path / "Pong" / "1" / "replay_logs", 0)
+        code = compile(block, name, "exec")
+        is_run_again = "missing_ok=True" in block  # with the same command, to continue
+        for _ in range(1 + is_run_again):
+            exec(code, namespace)
+        if "model =" in block:
+            if hasattr(namespace["model"], "n_epochs"):
+                namespace["model"].n_epochs = 1
+            namespace["model"].learn(16)
+        assert "print" not in block or capsys.readouterr().out
+    for environments in ("env", "envs"):
+        if environments in namespace:
+            namespace[environments].close()
 
 
-assert len(BLOCKS) >= 20, "the pattern finds the blocks"
+assert len(BLOCKS) >= 25, "the pattern finds the blocks"
 
 
 def test_code_fits_into_the_pages() -> None:
-    code = "\n".join(re.findall(r"```(?:python|console)\n(.*?)```", "\n".join(map(Path.read_text, PAGES)), re.DOTALL))
+    code = "\n".join(re.findall(r"```(?:python|console)\n(.*?)```", "\n".join(TEXTS.values()), re.DOTALL))
     assert [line for line in code.splitlines() if len(line) > 100] == []
+
+
+def test_linked_figures_are_those_of_the_results() -> None:
+    """A link such as ``[0.34 GB](docs/results/scale.md)`` has a number of that page, perhaps with fewer digits."""
+    n_figures = 0
+    for page, text in TEXTS.items():
+        for shown, unit, target in re.findall(r"\[([\d.]+)([^\]]*)\]\(([^)#]*results/[^)#]*)", text):
+            results = ((ROOT / page).parent / target).read_text(encoding="utf-8")
+            digits = len(shown.partition(".")[2])
+            unit = unit.strip().replace("times", "x")
+            numbers = re.findall(rf"(\d+(?:\.\d+)?) ?{re.escape(unit)}", results)
+            assert shown in {f"{float(number):.{digits}f}" for number in numbers}, (page, shown, unit, target)
+            n_figures += 1
+    assert n_figures >= 5
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md"])
+def test_links_lead_to_files_and_headings(name: str) -> None:
+    """Sphinx verifies those of the site."""
+    targets = re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", (ROOT / name).read_text(encoding="utf-8"))
+    assert targets
+    for target, anchor in targets:
+        path = (ROOT / name).parent / target
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)", path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}, anchor
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The loops of ``docs/own-loops.md`` store what the environments did, also where an episode ends."""
+"""The loops of ``docs/training.md`` store what the environments did, also where an episode ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from support import atari_env
 from test_documentation import BLOCKS
 
-LOOPS = {name: block for name, block in BLOCKS.items() if "own-loops" in name and "SyncVectorEnv" in block}
+LOOPS = {name: block for name, block in BLOCKS.items() if "training" in name and "SyncVectorEnv" in block}
 N_STEP = [LOOPS.pop(name) for name in [*LOOPS] if "NStep" in LOOPS[name]]
 assert (len(LOOPS), len(N_STEP)) == (1, 1)
 GAME = 'FrameStackObservation(AtariPreprocessing(gym.make("PongNoFrameskip-v4")), 4)'
