@@ -16,6 +16,7 @@ from sb3_compressed.arrays.device_decoder import DeviceDecoder, Launch, is_decod
 from sb3_compressed.arrays.encoding import AcceptedCodec, FrameEncoder
 from sb3_compressed.arrays.memory_log import MemoryLog, MemorySegment
 from sb3_compressed.arrays.payload_batch import PayloadBatch
+from sb3_compressed.arrays.segment_log import Claim
 from sb3_compressed.arrays.segment_memory import new_block
 from sb3_compressed.arrays.slot_log import SlotOf
 from sb3_compressed.codecs import Codec, TrainableCodec
@@ -121,6 +122,13 @@ class DeviceLog(MemoryLog):
         self.use_current_stream()
         super().grow_last(nbytes)
         self.n_changes += 1
+
+    def append_claimed(self, claim: Claim, nbytes: int, copy_nbytes: int = 0) -> None:
+        """Append what was written to claimed memory; see :meth:`.SegmentLog.append_claimed`."""
+        super().append_claimed(claim, nbytes, copy_nbytes)
+        segment = self.segments[claim.segment.number]
+        if segment.n_uploaded > claim.offset:  # by a handler of a signal, before it was written
+            segment.n_uploaded = claim.offset
 
     def append_codec(self, codec: Codec) -> int:
         """Refer to a codec from the last segment; see :meth:`.MemoryLog.append_codec`.

@@ -153,42 +153,42 @@ class MemoryLog(SlotLog):
         )  # fmt: skip
         return segment
 
-    def reserve(self, nbytes: int = 0) -> tuple[MemorySegment, NDArray[np.uint8], int]:
-        """Return memory for the next bytes of the last segment; see :meth:`.SegmentLog.reserve`."""
-        segment = self._open or self._begin_segment()
-        begin = segment.next_offset
-        if begin + nbytes > segment.bytes.size:
-            if begin + nbytes > MAX_SEGMENT_NBYTES:
-                self._open = None
-                raise StorageError(f"{nbytes} bytes of payloads are too many for one call: split it into smaller parts")
-            self.grow_last(min(max(begin + nbytes, 2 * segment.bytes.size), MAX_SEGMENT_NBYTES))
-        return segment, segment.bytes, begin
-
-    def append_reserved(self, nbytes: int) -> None:
-        """Append what was written to reserved memory; see :meth:`.SegmentLog.append_reserved`."""
-        segment = self.last
-        segment.next_offset += nbytes
-        if nbytes > self._largest:
-            self._largest = nbytes
-        if segment.next_offset >= self._full_at:
-            self._open = None
+    def segment_to_write(self) -> MemorySegment:
+        """Return the segment to append to; see :meth:`.SegmentLog.segment_to_write`."""
+        return self._open or self._begin_segment()
 
     def claim(self, nbytes: int) -> Claim:
         """Return memory that nothing else is written to; see :meth:`.SegmentLog.claim`."""
-        segment, room, begin = self.reserve(nbytes)
-        while segment is not self._open or segment.next_offset != begin:  # a handler of a signal has appended to it
-            segment, room, begin = self.reserve(nbytes)
-        segment.next_offset = begin + nbytes
-        return Claim(segment, begin, room[begin : begin + nbytes])
+        segment = self._open or self._begin_segment()
+        begin = segment.next_offset
+        if begin + nbytes > segment.bytes.size:
+            self._make_room(nbytes)
+            return self.claim(nbytes)  # a handler of a signal may have appended to it meanwhile
+        segment.next_offset = begin + nbytes  # no function was called since it was read, so no handler either
+        return Claim(segment, begin, segment.bytes[begin : begin + nbytes])
+
+    def _make_room(self, nbytes: int) -> None:
+        """Make the last segment larger.
+
+        :raises StorageError: if it would be larger than a segment can be
+        """
+        needed = self.last.next_offset + nbytes
+        if needed > MAX_SEGMENT_NBYTES:
+            self._open = None
+            raise StorageError(f"{nbytes} bytes of payloads are too many for one call: split it into smaller parts")
+        self.grow_last(min(max(needed, 2 * self.last.bytes.size), MAX_SEGMENT_NBYTES))
 
     def append_claimed(self, claim: Claim, nbytes: int, copy_nbytes: int = 0) -> None:
         """Append what was written to claimed memory; see :meth:`.SegmentLog.append_claimed`."""
-        segment = self.segments[claim.segment.number]
-        if segment.next_offset == claim.offset + claim.room.size:  # else a handler of a signal has appended to it, too
-            segment.next_offset = claim.offset + nbytes
-        if segment is not self.last:
+        segment, (_, offset, room) = self.segments[claim.segment.number], claim
+        if room.base is not segment.bytes:  # a handler of a signal has made it larger
+            segment.bytes[offset : offset + nbytes] = room[:nbytes]
+        if segment.next_offset == offset + room.size:  # else a handler of a signal has appended to it, too
+            segment.next_offset = offset + nbytes
+        if segment is not self.last or not nbytes:
             return
-        self._largest = max(self._largest, nbytes)
+        if nbytes > self._largest:
+            self._largest = nbytes
         if copy_nbytes:  # of the last row: of many environments, it may be larger than what else a segment has
             self._full_at = max(self._full_at, min(COPIES * copy_nbytes, MAX_FULL_NBYTES))
         elif segment.next_offset >= self._full_at:  # never between a copy and what continues it

@@ -15,7 +15,7 @@ from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.errors import CorruptPayload, MissingCodec
 
-__all__ = ["PackedPayloads", "PayloadBatch", "codec_digest", "table_size"]
+__all__ = ["PackedPayloads", "PayloadBatch", "codec_digest"]
 
 DIGEST_NBYTES = 16
 MAX_UINT32 = (1 << 32) - 1
@@ -130,9 +130,8 @@ class PayloadBatch:
         if self._first_same is None:
             from sb3_compressed.arrays.payload_kernels import find_repeated_payloads  # imports numba
 
-            n = len(self.payloads.places)
-            found = np.empty(n, np.int64)
-            find_repeated_payloads(self.payloads.places, np.empty(table_size(n), np.int64), found)
+            found = np.empty(len(self.payloads.places), np.int64)
+            find_repeated_payloads(self.payloads.places, found)
             self._first_same = found  # only now: whatever interrupts this, it is found
         return self._first_same
 
@@ -229,11 +228,6 @@ class PayloadBatch:
         places = np.stack([begins, lengths, packed.writers], axis=1, dtype=np.int64)
         offsets = np.append(0, np.cumsum(packed.counts, dtype=np.int64))
         return cls(found, Payloads(places[packed.indices], packed.content), n_frames, offsets)
-
-
-def table_size(n_payloads: int) -> int:
-    """Return the size of the hash table with which payloads are found that occur several times."""
-    return 1 << (2 * n_payloads).bit_length()
 
 
 def codec_digest(codec: Codec) -> bytes:

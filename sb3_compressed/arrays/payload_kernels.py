@@ -27,15 +27,18 @@ __all__ = [
 HASH_FACTOR = 0x9E3779B1
 
 
-@helper(types.void, INT_ROWS, INT, INTS, INTS)
-def find_repeated(places: NDArray[np.int64], n: int, table: NDArray[np.int64], first_same: NDArray[np.int64]) -> None:
+@helper(types.void, INT_ROWS, INT, INTS)
+def find_repeated(places: NDArray[np.int64], n: int, first_same: NDArray[np.int64]) -> None:
     """Find the payloads that occur several times in a batch.
 
     :param places: of each payload an address, and two numbers that equal payloads have in common, ``(at least n, 3)``
     :param n: the number of payloads
-    :param table: scratch memory for a hash table; its length is a power of two above ``n``
     :param first_same: receives for each payload the index of the first one that is equal, ``(at least n,)``
     """
+    n_entries = 1
+    while n_entries <= 2 * n:
+        n_entries *= 2
+    table = np.empty(n_entries, np.int64)  # a hash table of the first payload at each address
     table[:] = -1
     for k in range(n):
         address = places[k, 0]
@@ -50,15 +53,14 @@ def find_repeated(places: NDArray[np.int64], n: int, table: NDArray[np.int64], f
         first_same[k] = same if is_same else k
 
 
-@kernel(types.void, INT_ROWS, INTS, INTS)
-def find_repeated_payloads(places: NDArray[np.int64], table: NDArray[np.int64], first_same: NDArray[np.int64]) -> None:
+@kernel(types.void, INT_ROWS, INTS)
+def find_repeated_payloads(places: NDArray[np.int64], first_same: NDArray[np.int64]) -> None:
     """Find the payloads that occur several times in a batch.
 
     :param places: the address of each payload's bytes, their number, and the number of its codec, ``(n, 3)``
-    :param table: as for :func:`find_repeated`
     :param first_same: receives for each payload the index of the first one at its address and of its codec, ``(n,)``
     """
-    find_repeated(places, len(places), table, first_same)
+    find_repeated(places, len(places), first_same)
 
 
 @kernel(types.void, INTS, INT, INT, BYTE_ROWS)

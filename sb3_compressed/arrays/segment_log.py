@@ -11,7 +11,7 @@ from weakref import WeakSet, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays.slot_format import DAMAGED_PAYLOAD, INVALID_SLOT, SEGMENT, SLOT_HEADER
+from sb3_compressed.arrays.slot_format import CLAIM, DAMAGED_PAYLOAD, INVALID_SLOT, SEGMENT, SLOT_HEADER
 from sb3_compressed.codecs import Codec, TrainableCodec
 
 __all__ = ["REFERENCE", "UNWRITTEN", "Claim", "KeptSlots", "SegmentLog", "SlotSegment", "segment_table"]
@@ -79,7 +79,7 @@ class KeptSlots:
 
 
 class Claim(NamedTuple):
-    """Memory for the next slots and payloads of a log.
+    """Memory for the next slots and payloads of a log, which nothing else is written to.
 
     :param segment: the segment that they are appended to
     :param offset: where they begin in it
@@ -89,6 +89,14 @@ class Claim(NamedTuple):
     segment: SlotSegment
     offset: int
     room: NDArray[np.uint8]
+
+    def record(self, checksum_nbytes: int) -> NDArray[Any]:
+        """Return it as kernels write to it, ``(1,)`` of :data:`~.slot_format.CLAIM`.
+
+        :param checksum_nbytes: that of the log
+        """
+        segment = segment_table([(self.segment, self.segment.bytes)], checksum_nbytes)[0]
+        return np.array([(segment, self.offset, self.room.ctypes.data, self.room.size)], CLAIM)
 
 
 class SegmentLog(ABC):
@@ -134,25 +142,24 @@ class SegmentLog(ABC):
         """Return the name of a segment, for messages."""
 
     @abstractmethod
-    def reserve(self, nbytes: int = 0) -> tuple[SlotSegment, NDArray[np.uint8], int]:
-        """Return the segment to append to, begun if necessary, memory for its next bytes, and where in it these begin.
-
-        :param nbytes: for at least so many bytes
-        """
-
-    @abstractmethod
-    def append_reserved(self, nbytes: int) -> None:
-        """Append slots and payloads that were written to the memory that :meth:`reserve` returned last."""
+    def segment_to_write(self) -> SlotSegment:
+        """Return the segment to append to, which is begun if necessary."""
 
     @abstractmethod
     def claim(self, nbytes: int) -> Claim:
-        """Return memory as :meth:`reserve` does, which a handler of a signal does not overwrite meanwhile."""
+        """Return memory for the next slots and payloads of the segment to append to, which is begun if necessary.
+
+        A handler of a signal may append others before :meth:`append_claimed` is called. After an error, the memory
+        stays unused.
+
+        :param nbytes: how much is needed at most
+        """
 
     @abstractmethod
     def append_claimed(self, claim: Claim, nbytes: int, copy_nbytes: int = 0) -> None:
         """Append slots and payloads that were written to claimed memory.
 
-        :param nbytes: how much of it was used
+        :param nbytes: how much of it was used, 0 to return it
         :param copy_nbytes: if they are copies of a row that is continued, the bytes of all copies so far: the segment
             is not full before it has several times as many
         """

@@ -130,10 +130,10 @@ class SlotCopier:
             if claim.segment is not self._target_segment:  # in which nothing was copied yet
                 self._n_copied, self._codecs, self._copied = 0, NO_CODECS, _new_table(n_entries)
             self._target_segment = None  # until it is appended: after an error, nothing refers to what is not
-            target = segment_table([(claim.segment, claim.segment.bytes)], self._target.checksum_nbytes)
             first = copying_kernels().copy_slots(
-                slots, first, copies, source, self._codecs, target, claim.offset, claim.room, self._copied, self._state
-            )
+                slots, first, copies, source, self._codecs, claim.record(self._target.checksum_nbytes), self._copied,
+                self._state,
+            )  # fmt: skip
             nbytes, problem, detail = self._state.tolist()
             self._n_copied += nbytes
             self._target.append_claimed(claim, nbytes, self._n_copied if self._is_copy else 0)

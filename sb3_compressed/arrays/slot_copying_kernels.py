@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
+from numba import from_dtype, types
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.slot_format import (
+    CLAIM,
     COPIED,
     DAMAGED_PAYLOAD,
     DAMAGED_SLOT,
@@ -30,10 +31,11 @@ from sb3_compressed.arrays.slot_kernels import (
     uint32_at,
 )
 from sb3_compressed.kernels.byte_kernels import INT, common_length, copy_bytes
-from sb3_compressed.kernels.jit import BYTES, INT_ROWS, INTS, UINT_ROWS, helper, kernel
+from sb3_compressed.kernels.jit import INT_ROWS, INTS, UINT_ROWS, helper, kernel
 
 __all__ = ["append_items", "copy_slots", "replace_references"]
 
+CLAIMS = types.Array(from_dtype(CLAIM), 1, "C")
 #: No two slots or payloads begin in the same 8 bytes: each is at least as large.
 PART_SHIFT = 3
 
@@ -64,16 +66,14 @@ def record_copy(copied: NDArray[np.uint32], offset: int, target: int) -> None:
     copied[row, 0], copied[row, 1] = offset + 1, target
 
 
-@kernel(INT, INTS, INT, INTS, SEGMENTS, INT_ROWS, SEGMENTS, INT, BYTES, UINT_ROWS, INTS)
+@kernel(INT, INTS, INT, INTS, SEGMENTS, INT_ROWS, CLAIMS, UINT_ROWS, INTS)
 def copy_slots(
     slots: NDArray[np.int64],
     first: int,
     references: NDArray[np.int64],
     sources: NDArray[Any],
     codecs: NDArray[np.int64],
-    targets: NDArray[Any],
-    start: int,
-    room: NDArray[np.uint8],
+    claims: NDArray[Any],
     copied: NDArray[np.uint32],
     state: NDArray[np.int64],
 ) -> int:
@@ -86,9 +86,7 @@ def copy_slots(
     :param references: receives the addresses of the copies, ``(n,)``
     :param sources: the segment, ``(1,)``
     :param codecs: what payloads refer to as their codec in the source, and in the target, ``(n_codecs, 2)``
-    :param targets: the segment that the copies are appended to, ``(1,)``
-    :param start: the offset in it that the first byte of ``room`` will have
-    :param room: receives the copies
+    :param claims: receives the copies, ``(1,)`` of :data:`.CLAIM`
     :param copied: the offset plus 1 of each slot and payload in the source, and its offset in the target; zeros at
         first, ``(m, 2)``. ``m`` is a power of two; if the source has more than ``8 * m`` bytes, payloads that are
         further apart may be copied twice
@@ -97,7 +95,8 @@ def copy_slots(
         :data:`DAMAGED_PAYLOAD`; and how many bytes it needs, which codec it has, or the offset of the damage, ``(3,)``
     :return: the slot to continue with, ``n`` after the last one
     """
-    source, target, output = sources[0], targets[0], room.ctypes.data
+    source, claim = sources[0], claims[0]
+    target, start, output = claim.segment, claim.offset, claim.address
     segment, skipped, prefix = source.address, source.checksum_nbytes, target.checksum_nbytes
     number = target.number << 32
     at = 0
@@ -128,7 +127,7 @@ def copy_slots(
                     state[1], state[2] = NO_CODEC, codec
                     return k
             needed += prefix + PAYLOAD_HEADER + nbytes
-        if at + needed > room.size:
+        if at + needed > claim.nbytes:
             state[1], state[2] = NO_ROOM, needed
             return k
         # The slot follows its payloads; until they are written, its numbers are at the end of the room that it needs.
@@ -164,7 +163,7 @@ def have_same_payloads(first_same: NDArray[np.int64], offsets: NDArray[np.int64]
     return bool(index == end)
 
 
-@helper(INT, RECORD, INT, INT, INT, INT_ROWS, INTS, INTS, INT_ROWS)
+@helper(INT, RECORD, INT, INT, INT, INT_ROWS, INTS, INT_ROWS)
 def find_payloads(
     segment: Any,
     previous: int,
@@ -172,7 +171,6 @@ def find_payloads(
     n: int,
     places: NDArray[np.int64],
     first_same: NDArray[np.int64],
-    codecs: NDArray[np.int64],
     written: NDArray[np.int64],
 ) -> int:
     """Find the payloads of an item in a slot of the segment, which may have the same ones at the same places.
@@ -195,7 +193,7 @@ def find_payloads(
         if nbytes_of_payload(segment, payload) != nbytes:
             continue
         content = segment.address + payload + prefix + PAYLOAD_HEADER
-        if uint32_at(content - 4) != codecs[places[begin + index, 2]]:
+        if uint32_at(content - 4) != places[begin + index, 2]:
             continue
         if common_length(content, places[begin + index, 0], nbytes) == nbytes:
             n_same += 1
@@ -204,7 +202,7 @@ def find_payloads(
     return n_same
 
 
-@kernel(INT, INTS, INTS, INTS, INT_ROWS, INTS, INTS, INTS, SEGMENTS, INT, BYTES, INT_ROWS)
+@kernel(INT, INTS, INTS, INTS, INT_ROWS, INTS, INTS, CLAIMS, INT_ROWS)
 def append_items(
     previous: NDArray[np.int64],
     items: NDArray[np.int64],
@@ -212,10 +210,7 @@ def append_items(
     places: NDArray[np.int64],
     offsets: NDArray[np.int64],
     first_same: NDArray[np.int64],
-    codecs: NDArray[np.int64],
-    targets: NDArray[Any],
-    start: int,
-    room: NDArray[np.uint8],
+    claims: NDArray[Any],
     written: NDArray[np.int64],
 ) -> int:
     """Write items of a batch of payloads to the end of a segment as slots, what is the same once.
@@ -223,16 +218,16 @@ def append_items(
     :param previous: addresses of slots that the first items may repeat, those of the row before; ``(at most n,)``
     :param items: the numbers of the items in the batch, ``(n,)``
     :param references: receives the addresses of the slots, 0 for items without payloads, ``(n,)``
-    :param places: the address of each payload's bytes, their number, and the number of its codec, ``(n_payloads, 3)``
+    :param places: the address of each payload's bytes, their number, and what it refers to as its codec,
+        ``(n_payloads, 3)``
     :param offsets: the index of the first payload of each item, and the number of payloads, ``(n_items + 1,)``
     :param first_same: for each payload the index of the first one that is the same, ``(n_payloads,)``
-    :param codecs: what payloads refer to as their codec in the segment, by its number in the batch
-    :param targets: as for :func:`copy_slots`, like the next two; there must be room for all of them
+    :param claims: receives them, ``(1,)`` of :data:`.CLAIM`; there must be room for all of them
     :param written: -1 before the call; by the index of a payload, where it is in the segment, and the last item that
         begins with it, by its number and where its slot is, ``(n_payloads, 3)``
     :return: the number of bytes that were written
     """
-    target, output = targets[0], room.ctypes.data
+    target, start, output = claims[0].segment, claims[0].offset, claims[0].address
     header, number = target.checksum_nbytes + SLOT_HEADER, target.number << 32
     at = 0
     for k in range(items.size):
@@ -246,7 +241,7 @@ def append_items(
         if other >= 0 and have_same_payloads(first_same, offsets, item, other):
             references[k] = number | written[first_payload, 2]
             continue
-        if k < previous.size and find_payloads(target, previous[k], begin, n, places, first_same, codecs, written) == n:
+        if k < previous.size and find_payloads(target, previous[k], begin, n, places, first_same, written) == n:
             references[k] = previous[k]
             written[first_payload, 1], written[first_payload, 2] = item, previous[k] & OFFSET
             continue
@@ -255,8 +250,8 @@ def append_items(
             if written[same, 0] >= 0:
                 continue
             written[same, 0] = start + at
-            codec = codecs[places[index, 2]]
-            at += put_payload(output + at, target, start + at, places[index, 0], places[index, 1], codec)
+            place = places[index]
+            at += put_payload(output + at, target, start + at, place[0], place[1], place[2])
         slot = start + at
         for index in range(n):
             put_uint32(output + at + header + 4 * index, written[first_same[begin + index], 0])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 __all__ = [
+    "APPENDED_ROWS",
     "CHECKSUM_NBYTES",
+    "CLAIM",
     "COPIED",
     "DAMAGED_PAYLOAD",
     "DAMAGED_SLOT",
@@ -43,6 +45,26 @@ SEGMENT = np.dtype(
     align=True,
 )
 """A segment as kernels read it."""
+CLAIM = np.dtype(
+    [
+        ("segment", SEGMENT),  # the segment that is appended to
+        ("offset", np.int64),  # where the memory begins in it
+        ("address", np.int64),  # of the memory
+        ("nbytes", np.int64),
+    ],
+    align=True,
+)
+"""Memory for the next slots and payloads of a segment, as kernels write to it."""
+APPENDED_ROWS = np.dtype(
+    [
+        ("segment", SEGMENT),  # the segment that is appended to
+        ("codec", np.int64),  # what payloads refer to as their codec
+        ("n_frames", np.int64),  # frames of an item
+        ("newest_first", np.int64),  # 1 if the newest frame of an item is its first one, else 0
+    ],
+    align=True,
+)
+"""What all items have in common that :func:`~.slot_kernels.append_rows` writes."""
 TOO_MANY_PAYLOADS, NO_SEGMENT, INVALID_SLOT, DAMAGED_SLOT, DAMAGED_PAYLOAD = -1, -2, -3, -4, -5
 """What :func:`~.slot_kernels.locate_stored` returns instead of a number of codecs."""
 ELSEWHERE = -1

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.payload_kernels import find_repeated
 from sb3_compressed.arrays.slot_format import (
+    APPENDED_ROWS,
     DAMAGED_PAYLOAD,
     DAMAGED_SLOT,
     ELSEWHERE,
@@ -22,9 +23,9 @@ from sb3_compressed.arrays.slot_format import (
     SLOT_SEED,
     TOO_MANY_PAYLOADS,
 )
-from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at
+from sb3_compressed.kernels.byte_kernels import INT, copy_bytes, number_at, signed_address
 from sb3_compressed.kernels.checksum_kernels import put_low_bytes, xxh64
-from sb3_compressed.kernels.jit import BYTES, INT_ROWS, INTS, READ_BYTES, helper, kernel, prefetch
+from sb3_compressed.kernels.jit import BYTES, INT_ROWS, INTS, helper, kernel, prefetch
 
 __all__ = ["append_rows", "locate_stored"]
 
@@ -131,18 +132,12 @@ def finish_slot(address: int, segment: Any, offset: int, n: int) -> int:
     return nbytes
 
 
-@kernel(
-    INT, INTS, INT_ROWS, INT_ROWS, INT, INT, types.boolean, SEGMENTS, READ_BYTES, INT, BYTES, INT_ROWS,
-)  # fmt: skip
+@kernel(INT, INTS, INT_ROWS, INT_ROWS, types.Array(from_dtype(APPENDED_ROWS), 1, "C"), INT, BYTES, INT_ROWS)
 def append_rows(
     previous: NDArray[np.int64],
     n_new: NDArray[np.int64],
     places: NDArray[np.int64],
-    codec: int,
-    n_frames: int,
-    newest_first: bool,
-    target: NDArray[Any],
-    data: NDArray[np.uint8],
+    appended: NDArray[Any],
     start: int,
     room: NDArray[np.uint8],
     references: NDArray[np.int64],
@@ -154,19 +149,17 @@ def append_rows(
         the item before
     :param places: of the payloads of new frames, those of one environment together: address, and number of bytes;
         ``(sum of n_new, 3)``
-    :param codec: what the payloads refer to as their codec
-    :param newest_first: whether the newest frame of an item is its first one
-    :param target: the segment that they are appended to, ``(1,)``; its memory is not read there, but from ``data``
-    :param data: the bytes of the segment so far
+    :param appended: what the items have in common, ``(1,)`` of :data:`.APPENDED_ROWS`
     :param start: the offset in the segment that what is written will have
     :param room: receives slots and payloads, for which it must be large enough
     :param references: receives the addresses of slots, ``(n_rows, n_envs)``
     :return: the number of bytes of slots and payloads; :data:`ELSEWHERE` if slots of the row before that items
         continue are not in the segment
     """
-    segment = target[0]
+    segment, codec = appended[0].segment, appended[0].codec
+    n_frames, newest_first = appended[0].n_frames, appended[0].newest_first != 0
     n_rows, n_envs = n_new.shape
-    output, prefix = room.ctypes.data, segment.checksum_nbytes
+    output, prefix = signed_address(room.ctypes.data), segment.checksum_nbytes
     header = prefix + SLOT_HEADER
     slot_nbytes = header + 4 * n_frames
     written = taken = 0
@@ -175,9 +168,9 @@ def append_rows(
         if previous.size and n_rows and n_new[0, env] < n_frames:
             reference = previous[env]
             offset = reference & OFFSET
-            if reference >> 32 != segment.number or offset + slot_nbytes > data.size:
+            if reference >> 32 != segment.number or offset + slot_nbytes > segment.nbytes:
                 return ELSEWHERE
-            latest = data.ctypes.data + offset + header
+            latest = segment.address + offset + header
             if uint32_at(latest - SLOT_HEADER) != n_frames:
                 return ELSEWHERE
         for row in range(n_rows):
@@ -277,7 +270,7 @@ def number_of(codecs: NDArray[np.int64], n_codecs: int, codec: int) -> int:
     return n_codecs
 
 
-@kernel(INT, INTS, INT, SEGMENTS, INTS, INTS, INT_ROWS, INTS, INTS, INTS)
+@kernel(INT, INTS, INT, SEGMENTS, INTS, INTS, INT_ROWS, INTS, INTS)
 def locate_stored(
     slots: NDArray[np.int64],
     n_frames: int,
@@ -286,7 +279,6 @@ def locate_stored(
     offsets: NDArray[np.int64],
     places: NDArray[np.int64],
     first_same: NDArray[np.int64],
-    table: NDArray[np.int64],
     problem: NDArray[np.int64],
 ) -> int:
     """Locate and verify the payloads of slots, some of which may not be written yet; each payload once.
@@ -300,7 +292,6 @@ def locate_stored(
         ``(at most, 3)``
     :param first_same: receives for each payload the index of the first one that is the same, ``(number of rows of
         places,)``; if it is empty, repeated payloads are not looked for
-    :param table: scratch memory for :func:`.find_repeated`
     :param problem: receives the index of a slot that cannot be read, and the offset of the damaged part, ``(2,)``
     :return: the number of different codecs, or what is wrong: :data:`TOO_MANY_PAYLOADS` if ``places`` has no room for
         them, :data:`NO_SEGMENT`, :data:`INVALID_SLOT`, :data:`DAMAGED_SLOT` or :data:`DAMAGED_PAYLOAD`
@@ -310,7 +301,7 @@ def locate_stored(
         return n_payloads
     finds_repeated = first_same.size > 0
     if finds_repeated:
-        find_repeated(places, n_payloads, table, first_same)
+        find_repeated(places, n_payloads, first_same)
     n_codecs = 0
     for k in range(slots.size):
         row = row_of(segments, slots[k] >> 32)

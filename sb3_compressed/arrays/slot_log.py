@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,12 @@ from sb3_compressed.arrays.batch_pool import Empty, checked_empty
 from sb3_compressed.arrays.compaction import compaction_kernels
 from sb3_compressed.arrays.decoding import decode, payload_kernels
 from sb3_compressed.arrays.encoding import AcceptedCodec, FrameEncoder
-from sb3_compressed.arrays.payload_batch import PayloadBatch, table_size
+from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.payload_batch import PayloadBatch
 from sb3_compressed.arrays.segment_log import REFERENCE, SegmentLog, SlotSegment, segment_table
 from sb3_compressed.arrays.slot_copying import SlotCopier, copying_kernels
 from sb3_compressed.arrays.slot_format import (
+    APPENDED_ROWS,
     ELSEWHERE,
     NO_SEGMENT,
     OFFSET,
@@ -47,12 +49,26 @@ from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 __all__ = ["NO_ADDRESSES", "SlotLog", "SlotOf", "slot_kernels"]
 
 NO_ADDRESSES = np.zeros(0, REFERENCE)
-NO_BYTES = np.empty(0, np.uint8)
 #: Payloads of a slot for which there is room at first, if their number is not known.
 FEW_PAYLOADS = 4
 
 SlotOf = Callable[[int], tuple[int, ...]]
 """Returns the index of the slot at a position of a batch, for errors."""
+
+
+class RowAppender(NamedTuple):
+    """How rows of an encoder are appended to a segment; valid as long as these are the same objects.
+
+    :param data: the bytes of the segment
+    :param codec: the codec of the encoder
+    :param layout: its layout
+    :param record: what the kernel reads, ``(1,)`` of :data:`.APPENDED_ROWS`
+    """
+
+    data: NDArray[np.uint8]
+    codec: Codec
+    layout: FrameLayout | None
+    record: NDArray[Any]
 
 
 class SlotLog(SegmentLog):
@@ -63,10 +79,11 @@ class SlotLog(SegmentLog):
         #: The memory of segments, their table for the kernel, and codecs by their addresses, as they were read.
         self._mapped: tuple[tuple[Any, ...], NDArray[Any]] = (), segment_table((), 0)
         self._read_codecs: dict[int, Codec] = {}
-        #: The number of the segment that was appended to last, its record for the kernel, and by the id of each codec
-        #: that was written to it, its offset there, and the codec.
-        self._appended_to, self._target = -1, segment_table((), 0)
+        #: The number of the segment that was appended to last, by the id of each codec that was written to it, its
+        #: offset there and the codec, and by the id of each encoder, how its rows are appended there.
+        self._appended_to = -1
         self._written_codecs: dict[int, tuple[int, Codec]] = {}
+        self._appenders: dict[int, RowAppender] = {}
 
     @staticmethod
     def prepare() -> None:
@@ -134,9 +151,9 @@ class SlotLog(SegmentLog):
         while True:
             places, found = np.empty((n_places, 3), np.int64), np.empty(n_places, np.int64)
             n_shared = 0 if n_frames == 1 else n_places  # frames of stacks repeat, whole items rarely do
-            first_same, hashes = np.empty(n_shared, np.int64), np.empty(table_size(n_shared), np.int64)
+            first_same = np.empty(n_shared, np.int64)
             result = slot_kernels().locate_stored(
-                addresses, n_frames, table, found, offsets, places, first_same, hashes, problem
+                addresses, n_frames, table, found, offsets, places, first_same, problem
             )
             if result >= 0:
                 break
@@ -234,23 +251,27 @@ class SlotLog(SegmentLog):
             previous = NO_ADDRESSES
         references = np.empty(n_new.shape, REFERENCE)
         # At most, since an item without new frames needs no slot.
-        room_nbytes = payloads.nbytes + len(places) * (skipped + PAYLOAD_HEADER)
-        room_nbytes += n_new.size * (skipped + SLOT_HEADER + 4 * n_frames)
+        nbytes = payloads.nbytes + len(places) * (skipped + PAYLOAD_HEADER)
+        nbytes += n_new.size * (skipped + SLOT_HEADER + 4 * n_frames)
         is_copied = False
         while True:
-            segment, room, at = self.reserve(room_nbytes)
-            if segment.number != self._appended_to:
-                self._begin_appending(segment)
-            codec = 0
-            if encoder.is_trainable:
-                cached = self._written_codecs.get(id(encoder.codec))
-                codec = cached[0] if cached else self._offset_of(encoder.codec)
-            nbytes = slot_kernels().append_rows(
-                previous, n_new, places, codec, n_frames, encoder.newest_first, self._target, segment.bytes,
-                segment.next_offset, room[at:], references,
-            )  # fmt: skip
-            if nbytes != ELSEWHERE:
+            claim = self.claim(nbytes)
+            appender = self._appenders.get(id(encoder))
+            if (
+                appender is None
+                or appender.data is not claim.segment.bytes
+                or appender.codec is not encoder.codec
+                or appender.layout is not encoder.layout
+            ):
+                self.append_claimed(claim, 0)  # the codec may be written there first
+                self._add_appender(encoder)
+                continue
+            written = slot_kernels().append_rows(
+                previous, n_new, places, appender.record, claim.offset, claim.room, references
+            )
+            if written != ELSEWHERE:
                 break
+            self.append_claimed(claim, 0)
             if is_copied:
                 raise StorageError(f"items of {n_frames} frames cannot continue items of another number of frames")
             # A slot refers to its own segment only.
@@ -258,7 +279,7 @@ class SlotLog(SegmentLog):
             with self.copier_from(self, is_copy=True) as copier:
                 previous = copier.copy(continued)
             is_copied = True
-        self.append_reserved(nbytes)
+        self.append_claimed(claim, written)
         return references
 
     def append_items(
@@ -278,13 +299,12 @@ class SlotLog(SegmentLog):
         nbytes = int(places[first_same == np.arange(len(places)), 1].sum())
         nbytes += (skipped + PAYLOAD_HEADER + 4) * len(places) + (skipped + SLOT_HEADER) * len(items)
         codecs = np.array([self._name_of(codec) for codec in batch.codecs], np.int64)
-        claim = self.claim(nbytes)
+        places = np.column_stack((places[:, :2], codecs[places[:, 2]]))
         references, written = np.empty(len(items), REFERENCE), np.full((len(places), 3), -1)
-        target = segment_table([(claim.segment, claim.segment.bytes)], skipped)
+        claim = self.claim(nbytes)
         nbytes = copying_kernels().append_items(
-            previous, items, references, places, batch.offsets, first_same, codecs, target, claim.offset, claim.room,
-            written,
-        )  # fmt: skip
+            previous, items, references, places, batch.offsets, first_same, claim.record(skipped), written
+        )
         self.append_claimed(claim, nbytes)
         return references
 
@@ -304,29 +324,35 @@ class SlotLog(SegmentLog):
 
     def address_of_codec(self, codec: Codec) -> int:
         """Return the address of a codec in the last segment, after writing it there if necessary."""
-        segment, *_ = self.reserve()
-        if segment.number != self._appended_to:
-            self._begin_appending(segment)
-        return segment.number << 32 | self._offset_of(codec)
+        segment, written = self._begin_appending(), self._written_codecs
+        if id(codec) not in written:  # one that was read from the log may be equal to another one
+            equal = (offset for offset, other in written.values() if other == codec)
+            written[id(codec)] = next(equal, None) or self.append_codec(codec), codec
+        return segment.number << 32 | written[id(codec)][0]
 
     def _name_of(self, codec: Codec) -> int:
         """Return how payloads in the last segment name their codec, 0 for one that is not trainable."""
         return self.address_of_codec(codec) & OFFSET if isinstance(codec, TrainableCodec) else 0
 
-    def _offset_of(self, codec: Codec) -> int:
-        """Return the offset of a codec in the last segment, after writing it there if necessary."""
-        written = self._written_codecs
-        if id(codec) not in written:  # one that was read from the log may be equal to another one
-            equal = (offset for offset, other in written.values() if other == codec)
-            written[id(codec)] = next(equal, None) or self.append_codec(codec), codec
-        return written[id(codec)][0]
+    def _add_appender(self, encoder: FrameEncoder) -> None:
+        """Find out how rows of an encoder are appended to the last segment."""
+        segment, appenders = self._begin_appending(), self._appenders
+        codec, layout = encoder.codec, encoder.layout
+        name = self._name_of(codec)
+        data = segment.bytes  # only now: a folder maps it again when it writes a codec
+        record = np.zeros(1, APPENDED_ROWS)
+        record["segment"] = segment_table([(segment, data)], self.checksum_nbytes)
+        record["codec"], record["n_frames"], record["newest_first"] = name, encoder.n_frames, encoder.newest_first
+        appenders[id(encoder)] = RowAppender(data, codec, layout, record)
 
-    def _begin_appending(self, segment: SlotSegment) -> None:
-        """Drop what is cached of other segments."""
-        self._written_codecs.clear()
-        self.drop_cached(self.segments)
-        self._target = segment_table([(segment, NO_BYTES)], self.checksum_nbytes)
-        self._appended_to = segment.number  # only now: whatever interrupts this, no offset of another one is cached
+    def _begin_appending(self) -> SlotSegment:
+        """Return the segment to append to, and drop what is cached of another one."""
+        segment = self.segment_to_write()
+        if segment.number != self._appended_to:
+            self._written_codecs, self._appenders = {}, {}
+            self.drop_cached(self.segments)
+            self._appended_to = segment.number  # only now: whatever interrupts this, no offset of another one is cached
+        return segment
 
 
 @cache

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sb3_compressed.arrays.segment_log import Claim
 from sb3_compressed.arrays.slot_format import CHECKSUM_NBYTES
@@ -41,7 +40,6 @@ from sb3_compressed.storage.segment import Segment
 
 __all__ = ["Log"]
 
-MIN_RESERVED_NBYTES = 1 << 16
 #: Size beyond which a new segment begins even within a change, since offsets have 32 bits.
 MAX_SEGMENT_NBYTES = 2 << 30
 #: Why the files of a folder do not fit together.
@@ -64,8 +62,6 @@ class Log(SlotLog):
     def __init__(self, folder: Path, lock: FolderLock | None) -> None:
         super().__init__()
         self.folder = folder.absolute()  # the working directory may change
-        #: Memory for the next slots and payloads.
-        self._reserved = np.empty(0, np.uint8)
         #: The open segments, by number.
         self.segments = {}
         #: The ids of the segments that the state refers to or that follow its snapshot, by number.
@@ -255,17 +251,6 @@ class Log(SlotLog):
 
     # -- writing ---------------------------------------------------------------------------------------------
 
-    def reserve(self, nbytes: int = 0) -> tuple[Segment, NDArray[np.uint8], int]:
-        """Return memory for slots and payloads that :meth:`append_reserved` writes; see :meth:`.SegmentLog.reserve`."""
-        segment = self.segment_to_write()
-        if max(nbytes, MIN_RESERVED_NBYTES) > self._reserved.size:
-            self._reserved = np.empty(max(nbytes, MIN_RESERVED_NBYTES), np.uint8)
-        return segment, self._reserved, 0
-
-    def append_reserved(self, nbytes: int) -> None:
-        """Append slots and payloads to the last segment; see :meth:`.SegmentLog.append_reserved`."""
-        self.last.append(SLOTS, self._reserved[:nbytes].tobytes())
-
     def claim(self, nbytes: int) -> Claim:
         """Return memory for slots and payloads that :meth:`append_claimed` writes; see :meth:`.SegmentLog.claim`."""
         segment = self.segment_to_write()
@@ -276,10 +261,11 @@ class Log(SlotLog):
 
         :raises StorageError: if something else was appended since they were claimed, as by a handler of a signal
         """
+        if not nbytes:
+            return
         if claim[:2] != (self.last, self.last.next_offset):
-            raise StorageError(f"{self.folder} was written to in the middle of a copy; nothing was copied")
-        if nbytes:
-            self.last.append(SLOTS, claim.room[:nbytes].tobytes())
+            raise StorageError(f"{self.folder} was written to by a handler of a signal; nothing of this call was")
+        self.last.append(SLOTS, claim.room[:nbytes].tobytes())
 
     def append_codec(self, codec: Codec) -> int:
         """Append a codec to the last segment, and return its offset."""

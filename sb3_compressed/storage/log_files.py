@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.errors import StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.storage.files import UNFINISHED, open_regular_file
 from sb3_compressed.storage.record_kinds import COMMIT

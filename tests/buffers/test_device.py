@@ -16,7 +16,7 @@ import torch as th
 from buffer_pairs import REPLAY_PAIRS, ROLLOUT_PAIRS, SB3_OPTIMIZED
 from device_emulator import Emulator, compiler
 from gymnasium import spaces
-from interrupts import bytecodes, evenly, interrupt
+from interrupts import bytecodes, call_within, evenly, interrupt
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
@@ -489,6 +489,28 @@ def test_growth_of_a_segment_is_seen_by_the_next_batch() -> None:
             buffer.add(noise[step], noise[step + 1], np.zeros((1, 1)), np.zeros(1), np.zeros(1), [{}])
         if step:
             assert_same_batch(*same_draws(*[partial(buffer.sample, 20) for buffer in buffers], seed=step))
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_what_is_written_while_a_handler_samples_is_uploaded(is_copied: bool) -> None:
+    stream = recorded("atari")[-1]
+    other = on_device("atari", 100, 40)
+
+    def write(buffer: Any) -> None:
+        if is_copied:
+            buffer.observations.assign(other.observations)
+        else:
+            add_all(stream[60:61], buffer)
+
+    expected = on_device("atari", 60, 40)
+    write(expected)
+    names = {"append", "append_claimed", "claim", "copy", "_copy_from_segment"}
+    found = [at for at in bytecodes(partial(write, on_device("atari", 60, 40))) if at[0].co_name in names]
+    for at in evenly(found, 40):
+        buffer = on_device("atari", 60, 40)
+        call_within(partial(write, buffer), at, lambda: buffer.sample(4))  # noqa: B023
+        np.testing.assert_array_equal(buffer.observations, expected.observations)
+        np.testing.assert_array_equal(buffer.next_observations, expected.next_observations)
 
 
 def test_an_interrupt_leaves_no_segment_half_changed() -> None:

@@ -24,7 +24,7 @@ N_PAGES = 20
 
 @kernel(types.boolean, INT, INT, INT, INT)
 def decode_at(payload: int, nbytes: int, frame: int, size: int) -> bool:
-    return decode_block(payload, nbytes, frame, size)
+    return decode_block(payload, nbytes, frame, frame, size)
 
 
 class Memory:
