@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 
 # Once, rather than in each process of the first tests.
 COMPILE := $(BIN)/python -m sb3_compressed.compile_kernels
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations 20 --durations-min 10
+# Three processes for two cores, since tests of Ray and of killed processes mostly wait.
+WORKERS := $(shell $(PYTHON) -c "import os; print((3 * (os.cpu_count() or 1) + 1) // 2)")
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 20 --durations-min 10
 # Tests that stop and kill real processes need a machine that answers in time: what has failed beside other tests must
 # pass alone. Its first failure stays in the output.
 ALONE = || { test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
