@@ -16,6 +16,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
+from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
 from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
@@ -39,7 +40,6 @@ from sb3_compressed import contrib as compressed_contrib
 from sb3_compressed import get_codec
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.recording import FramelessRecordBuffer, RecordBuffer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distributed.buffers import REMOTE, add_rows, assert_true, new_buffer, pid_of, refreshed, stored, write
+from distributed.buffers import REMOTE, assert_true, new_buffer, pid_of, refreshed, stored, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 
@@ -74,21 +73,3 @@ def test_a_checkpoint_is_loaded_into_buffers_of_other_sizes(local_ray: None, tmp
         again.load_checkpoint(tmp_path / "checkpoint")
         assert stored(again) == {"a": min(200, size // 2), "slow": 100}
         again.close()
-
-
-def test_a_checkpoint_of_version_0_2_is_loaded_into_equal_rings(local_ray: None, tmp_path: Path) -> None:
-    buffer = new_buffer("small", 100)
-    add_rows(buffer, "small", range(70))
-    a = buffer.writer("a", 1)
-    assert stored(buffer) == {"learner-0": 50}
-    write(buffer, "small", {"a": a}, range(10))
-    buffer.save_checkpoint(tmp_path / "checkpoint")
-    manifest = tmp_path / "checkpoint" / "distributed.json"
-    saved = json.loads(manifest.read_text())
-    rings = saved.pop("rings")
-    assert {name: ring["n_transitions"] for name, ring in rings.items()} == stored(buffer) == {"learner-0": 50, "a": 10}
-    (tmp_path / "checkpoint" / saved["cut"]).rename(tmp_path / "checkpoint" / "cut-3")
-    manifest.write_text(json.dumps({**saved, "version": 1, "cut": 3, "n_rows": 50}))
-    buffer.load_checkpoint(tmp_path / "checkpoint")
-    assert stored(buffer) == {"learner-0": 50, "a": 10}
-    buffer.close()

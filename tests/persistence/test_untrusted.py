@@ -366,7 +366,8 @@ def sampler_with(**changes: Any) -> Callable[[Any], Any]:
 
 
 def layout_of_frames(commit: Any) -> Any:
-    commit["values"]["streams"] = {"": {"layout": [0, 4]}}  # of observations of nine elements
+    stream = {"layout": [0, 4, 0], "detects": False, "training": {"interval": 64, "usual_nbytes": 0.0}}
+    commit["values"]["streams"] = {"": stream}  # of observations of nine elements
     return commit
 
 
