@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays.drift_detection import DriftDetector
 from sb3_compressed.arrays.encoding import FrameEncoder
+from sb3_compressed.arrays.memory_estimate import observation_nbytes
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.common.memory_warning import warn_of_payloads
@@ -34,7 +35,8 @@ class CodecTrainer:
     All of this depends on the frames and their payloads alone, and is done in the call that encodes them. So what is
     stored is the same in each run.
 
-    :ivar capacity: the number of frames in the full buffer; 0 where it takes no memory, or a warning was due already
+    :ivar capacity: the number of observations in the full buffer; 0 where it takes no memory, or a warning was due
+        already
     """
 
     #: New frames before the first training, and before the last one, which follows on four times as many each time.
@@ -47,8 +49,6 @@ class CodecTrainer:
     CHANGED = 96
     #: How much smaller payloads have to be after a change for a new codec to be used.
     GAIN = 0.7
-    #: Bytes of a payload besides its content: its header, and in stacks of 4 frames a slot with two references.
-    OVERHEAD_NBYTES = 44
 
     def __init__(self) -> None:
         self.capacity = 0
@@ -75,8 +75,9 @@ class CodecTrainer:
             return
         is_large = self._drift.observe(payloads, n_passed - self._n_measured, frames.nbytes // max(len(frames), 1))
         self._n_measured = n_passed
-        if self.capacity and self._next_training > self.FIRST and self._drift.usual_nbytes:
-            expected = self.capacity * (self._drift.usual_nbytes + self.OVERHEAD_NBYTES)
+        # After the second training: the first frames of a game are alike, and smaller than later ones.
+        if self.capacity and self._next_training > 4 * self.FIRST and self._drift.usual_nbytes:
+            expected = self.capacity * observation_nbytes(self._drift.usual_nbytes, encoder.n_frames)
             self.capacity = 0  # once
             warn_of_payloads(expected, self._drift.usual_nbytes)
         if is_large and not self._has_changed and self._next_training > 4 * self.FIRST:

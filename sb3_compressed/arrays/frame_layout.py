@@ -12,6 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_compressed.arrays.slot_format import OFFSET_NBYTES
+
 __all__ = [
     "FrameLayout",
     "FrameStack",
@@ -19,12 +21,10 @@ __all__ = [
     "explicit_layout",
     "follows",
     "layout_from_state",
+    "likely_n_frames",
     "possible_layouts",
     "validate_n_frames",
 ]
-
-#: What a slot takes for each frame.
-REFERENCE_NBYTES = 4
 
 FrameStack = int | Literal["auto"] | None
 """The user's choice of frame stacking: detected from the data, a number of frames, or none."""
@@ -117,6 +117,21 @@ def explicit_layout(item_shape: tuple[int, ...], n_frames: int) -> FrameLayout |
             f"{item_shape}; pass the number of stacked frames, or 'auto', or None"
         )
     return FrameLayout(item_shape, min(fitting, key=lambda axis: item_shape[axis]), int(n_frames))
+
+
+def likely_n_frames(item_shape: tuple[int, ...]) -> int:
+    """Return of how many frames observations probably consist, judging by their shape alone.
+
+    >>> [likely_n_frames(shape) for shape in [(4, 84, 84), (84, 84, 12), (210, 160, 3), (17,)]]
+    [4, 4, 1, 1]
+    """
+    if len(item_shape) != 3:
+        return 1
+    axis = 0 if item_shape[0] < item_shape[-1] else -1
+    length, others = item_shape[axis], item_shape[1:] if axis == 0 else item_shape[:-1]
+    if not 0 < length < min(*others, FrameStackDetector.FEW_FRAMES + 1):
+        return 1
+    return length // 3 if length % 3 == 0 else length  # of colors or of one channel
 
 
 def validate_n_frames(n_frames: Any) -> None:
@@ -242,7 +257,7 @@ def may_be_long_stack(layout: FrameLayout, itemsize: int) -> bool:
     :param itemsize: bytes of one value
     """
     shape, n_axes = layout.item_shape, len(layout.item_shape)
-    if math.prod(layout.frame_shape) * itemsize <= REFERENCE_NBYTES:
+    if math.prod(layout.frame_shape) * itemsize <= OFFSET_NBYTES:
         return False
     if n_axes < 3:  # images are bytes; numbers are vectors
         return n_axes == 1 or itemsize > 1

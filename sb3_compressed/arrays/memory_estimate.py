@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays.payload_batch import PayloadBatch
-from sb3_compressed.arrays.slot_format import PAYLOAD_HEADER, SLOT_HEADER
+from sb3_compressed.arrays.slot_format import OFFSET_NBYTES, PAYLOAD_HEADER, REFERENCE_NBYTES, SLOT_HEADER
 from sb3_compressed.codecs import TrainableCodec
 
-__all__ = ["MemoryEstimate", "estimate_memory", "tables_nbytes"]
+__all__ = ["MemoryEstimate", "estimate_memory", "observation_nbytes", "tables_nbytes"]
 
 #: Consecutive rows of a run: only these show what rows share.
 RUN = 16
@@ -37,6 +37,18 @@ class MemoryEstimate:
     n_frames: float
     n_payloads: float
     codecs: tuple[TrainableCodec, ...] = ()
+
+
+def observation_nbytes(payload_nbytes: float, n_frames: int) -> float:
+    """Return the memory that one more observation takes in a replay buffer, in bytes.
+
+    It has one new frame, and is referred to twice: as an observation, and as the one that follows the observation
+    before.
+
+    :param payload_nbytes: the size of the payload of that frame
+    :param n_frames: the number of frames of an observation
+    """
+    return PAYLOAD_HEADER + payload_nbytes + SLOT_HEADER + OFFSET_NBYTES * n_frames + 2 * REFERENCE_NBYTES
 
 
 def estimate_memory(
@@ -95,7 +107,7 @@ def _counted(references: NDArray[np.int64], batch: PayloadBatch, n_before: int) 
     n_payloads = counts[n_before:][slots]
     payloads = _distinct(places[first:, 0], places[:first, 0])
     return (
-        int(SLOT_HEADER * np.count_nonzero(n_payloads) + 4 * n_payloads.sum()),
+        int(SLOT_HEADER * np.count_nonzero(n_payloads) + OFFSET_NBYTES * n_payloads.sum()),
         int(places[first:, 1][payloads].sum()),
         len(places) - int(first),
         len(payloads),

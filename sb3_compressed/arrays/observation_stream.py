@@ -273,9 +273,9 @@ class ObservationStream:
         self.encoder.set_layout(layout)
         self._detector = None
 
-    def set_capacity(self, n_frames: int) -> None:
-        """Set how many new frames the full buffer has, 0 where they take no memory."""
-        self._trainer.capacity = n_frames
+    def set_capacity(self, n_items: int) -> None:
+        """Set how many observations the full buffer has, 0 where they take no memory."""
+        self._trainer.capacity = n_items
 
     def forget_last_row(self) -> None:
         """Store the next row in full."""

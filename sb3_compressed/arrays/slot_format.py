@@ -17,7 +17,9 @@ __all__ = [
     "NO_ROOM",
     "NO_SEGMENT",
     "OFFSET",
+    "OFFSET_NBYTES",
     "PAYLOAD_HEADER",
+    "REFERENCE_NBYTES",
     "SEGMENT",
     "SLOT_HEADER",
     "SLOT_SEED",
@@ -30,6 +32,10 @@ CHECKSUM_NBYTES = 4
 """Bytes of the checksum with which slots and payloads on disk begin."""
 SLOT_HEADER = 4
 """Bytes of a slot before the offsets of its payloads, without a checksum: their number."""
+OFFSET_NBYTES = 4
+"""Bytes of the offset of a payload in a slot."""
+REFERENCE_NBYTES = 8
+"""Bytes of an address of a slot in a table."""
 PAYLOAD_HEADER = 8
 """Bytes before a payload, without a checksum: its size in bytes, and the offset of its codec."""
 SLOT_SEED = 1 << 32

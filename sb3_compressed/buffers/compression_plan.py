@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, validate_n_frames
+from sb3_compressed.arrays.frame_layout import FrameStack, explicit_layout, likely_n_frames, validate_n_frames
+from sb3_compressed.arrays.memory_estimate import observation_nbytes
 from sb3_compressed.codecs import Codec, get_codec
 from sb3_compressed.codecs.auto import auto_codec, is_large, may_compress
 from sb3_compressed.codecs.registry import AUTO
@@ -43,15 +44,13 @@ class CompressionPlan:
     def estimated_nbytes(self, rows: int, n_envs: int, dtype: DTypeLike) -> float:
         """Estimate the memory of a full array in bytes, from typical payloads of game frames.
 
-        Every observation adds one new frame; unless the frame stack is given, that is the whole observation.
+        Every observation adds one new frame.
         """
-        layout = explicit_layout(self.item_shape, self.frame_stack) if isinstance(self.frame_stack, int) else None
-        n_frames = layout.n_frames if layout else 1
+        stack = self.frame_stack
+        n_frames = stack or 1 if not isinstance(stack, str) else likely_n_frames(self.item_shape)
         stored = np.dtype(self.elem_type or dtype)
-        raw = self.item_nbytes(dtype) / n_frames
         ratio = self.codec.typical_ratio if stored.kind in "biu" else 1.0  # there is no typical ratio of floats
-        overhead = 2 * 8 + 56 + 8 * n_frames + 40  # references of two arrays, a tuple, a bytes object
-        return rows * n_envs * (raw * ratio + overhead)
+        return rows * n_envs * observation_nbytes(ratio * self.item_nbytes(dtype) / n_frames, n_frames)
 
 
 def plan_arrays(

@@ -1,4 +1,4 @@
-"""The warnings that a buffer will not fit into memory: when it is created, and once its codec was trained."""
+"""The warnings that a buffer will not fit into memory: when it is created, and once its codec was trained twice."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_an_error_in_a_training_is_raised_once_by_the_write_that_trains() -> Non
 
 
 @pytest.mark.parametrize("rows", [100, 2_000_000])
-def test_a_warning_says_after_the_first_training_if_the_full_buffer_does_not_fit(
+def test_a_warning_says_after_the_second_training_if_the_full_buffer_does_not_fit(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_warning, "available_memory", lambda: 10_000_000)
