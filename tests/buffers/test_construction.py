@@ -276,8 +276,9 @@ def test_noise_takes_half_of_sb3s_memory_in_replay_and_all_of_it_in_rollout_buff
 
 @pytest.mark.parametrize("argument", ["prefetch", "resume", "overwrite", "repair"])
 def test_arguments_of_versions_before_050_are_refused(argument: str) -> None:
+    options: dict[str, Any] = {argument: True}
     with pytest.raises(TypeError, match=argument):
-        replay(**{argument: True})
+        replay(**options)
 
 
 @pytest.mark.parametrize(
