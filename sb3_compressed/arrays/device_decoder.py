@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays.frame_layout import FrameLayout
 from sb3_compressed.codecs import Codec
 from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.codecs.delta_headers import CODEC_STATE
+from sb3_compressed.codecs.delta_format import CODEC_STATE
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.codecs.raw import Raw
 from sb3_compressed.errors import CorruptPayload

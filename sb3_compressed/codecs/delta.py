@@ -5,24 +5,7 @@ that differ from the nearest of them. In a scrolling game nothing stays in its p
 from anywhere in the references, or from the frame itself: from the line above, from another color plane, or from an
 equal tile, as in LZ77 (Ziv and Lempel 1977). Decoding is copying, which is faster than any general-purpose codec.
 
-A payload begins with one byte ``h``:
-
-- ``h`` < 2: the rest is a payload of ``zstd-dict``, with its header byte ``h``;
-- 251: the rest is a packed payload of :mod:`.packed`;
-- 254: the rest is a block of LZ4;
-- 255: the rest is the frame, uncompressed and in the order in which the codec stores frames;
-- otherwise: a sequence of pieces. The *source* starts at the first byte of reference ``h - 2`` and advances with the
-  frame. A piece is a number, how many bytes to copy from the source, and a second number:
-
-  - ``n`` > 0: ``n`` literal bytes follow, which replace as many of the source;
-  - 0: the source changes here. One byte ``k`` < 4 resumes the ``k``-th most recently left source, counted from 0, at
-    the offset from the frame that it had. (It is then no longer among those left; at the beginning all of them are the
-    first source.) Otherwise ``k`` and two more bytes are the position where a new source starts: ``k - 4`` is the
-    highest byte of the position, then come the lowest and the middle one. Positions count the bytes of all references,
-    followed by those of the frame itself, where a source must start at least 32 bytes back.
-
-  The last piece is the one number that completes the frame. A number below 255 is one byte; a larger one is the byte
-  255 and two bytes, little-endian. In longer runs of equal bytes, some are written as literals.
+The bytes of a payload are documented in :mod:`.delta_format`.
 """
 
 from __future__ import annotations
@@ -45,7 +28,7 @@ from sb3_compressed.codecs.codec import (
     frame_bytes,
     output_rows,
 )
-from sb3_compressed.codecs.delta_headers import CODEC_STATE, FIRST_REFERENCE, LZ4_BLOCK, PACKED, RAW
+from sb3_compressed.codecs.delta_format import CODEC_STATE, FIRST_REFERENCE, LZ4_BLOCK, PACKED, RAW
 from sb3_compressed.codecs.payloads import Payloads
 from sb3_compressed.codecs.picture_layout import PictureLayout
 from sb3_compressed.codecs.reference_frames import (

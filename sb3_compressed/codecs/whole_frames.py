@@ -11,7 +11,7 @@ import lz4.block
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta_headers import LZ4_BLOCK, PACKED, RAW
+from sb3_compressed.codecs.delta_format import LZ4_BLOCK, PACKED, RAW
 from sb3_compressed.codecs.packed import pack_rows
 from sb3_compressed.codecs.picture_layout import PictureLayout
 

@@ -43,7 +43,7 @@ struct Segment {
 
 enum CodecKind { UNUSED, DELTA, UNCOMPRESSED };
 
-// What decoding needs of a codec: CODEC_STATE of codecs/delta_headers.py, with addresses on the device, and its kind.
+// What decoding needs of a codec: CODEC_STATE of codecs/delta_format.py, with addresses on the device, and its kind.
 struct Codec {
   const Byte *references;
   long long references_nbytes, reference_nbytes;
@@ -549,7 +549,7 @@ __device__ bool unpack(const Byte *packed, int nbytes, const Picture picture, co
 
 // -- frames --------------------------------------------------------------------------------------------------------
 
-// The first byte of payloads that are no deltas; see codecs/delta_headers.py.
+// The first byte of payloads that are no deltas; see codecs/delta_format.py.
 enum Header { PACKED = 251, LZ4_BLOCK = 254, RAW };
 
 __device__ bool decode_payload(

@@ -1,4 +1,4 @@
-"""The numba kernels of ``delta``; :mod:`sb3_compressed.codecs.delta` documents the wire format."""
+"""The numba kernels of ``delta``; :mod:`sb3_compressed.codecs.delta_format` documents the wire format."""
 
 from sb3_compressed.codecs.delta_kernels.decoder import decode_frames
 from sb3_compressed.codecs.delta_kernels.encoder import DeltaEncoder, encode_deltas

@@ -8,7 +8,7 @@ import numpy as np
 from numba import from_dtype, types
 from numpy.typing import NDArray
 
-from sb3_compressed.codecs.delta_headers import ENCODER_STATE, FIRST_REFERENCE
+from sb3_compressed.codecs.delta_format import ENCODER_STATE, FIRST_REFERENCE
 from sb3_compressed.codecs.delta_kernels.copy_sources import (
     FRAME,
     LONG,
