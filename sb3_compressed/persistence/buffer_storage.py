@@ -9,26 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
-from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.array_replacement import assign_values
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.warning import warn_user
 from sb3_compressed.errors import StorageError
 from sb3_compressed.persistence import buffer_state
+from sb3_compressed.persistence.buffer_folder import BufferFolder, checksums_of
 from sb3_compressed.persistence.buffer_repair import RepairReport, repair_store
-from sb3_compressed.persistence.checkpoint import changed_chunks, checksums_of
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.restoring import bind, fit_arrays, restore_values
-from sb3_compressed.persistence.sampler_state import (
-    is_sampler_array,
-    load_sampler,
-    sampler_arrays,
-    sampler_values,
-    stored_config,
-    without_sampler,
-)
+from sb3_compressed.persistence.sampler_state import is_sampler_array, load_sampler, stored_config
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.chunks import copy_changed
 from sb3_compressed.storage.commit_writer import RING_ROWS, Change, CommitWriter
 from sb3_compressed.storage.lock import FolderLock
 
@@ -85,7 +76,7 @@ class BufferStorage:
         store.log.prepare()
         bind(buffer, store)
         restore_values(buffer, store, values)
-        self.store, self._writer = store, CommitWriter(store)
+        self.store = store
         self.repair_report = repair_report
         #: Whether another process may write to the folder, and this one only reads it.
         self.is_follower = not store.log.is_writable
@@ -100,10 +91,9 @@ class BufferStorage:
         #: The state before the last ``add``, or block of :class:`JointCommit`.
         self._before = StateBefore([], 0, False, 0)
         # Looked up once, since that takes time and they do not change.
-        self._last_arrays = buffer_state.last_arrays(buffer)
         self._arrays = buffer_state.named_arrays(buffer)
-        self._slotted = {name: each for name, each in self._arrays.items() if isinstance(each, CompressedArray)}
-        self._checksums = {} if self.is_follower else checksums_of(store.arrays)
+        self._slotted = {name: each for name, each in self._arrays.items() if store.specs[name].is_table}
+        self._buffer_folder = BufferFolder(buffer, store, store.arrays, is_saved=not self.is_follower)
 
     @classmethod
     def open(cls, buffer: ReplayBufferLike, location: StorageLocation | ArrayStore, mode: StorageMode) -> BufferStorage:
@@ -128,14 +118,8 @@ class BufferStorage:
     @classmethod
     def _create(cls, buffer: ReplayBufferLike, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferStorage:
         values, _ = buffer_state.values_and_codecs(buffer, buffer_state.last_arrays(buffer))
-        writer = CommitWriter.create(
-            folder,
-            buffer_state.metadata(buffer),
-            buffer_state.array_specs(buffer),
-            values,
-            overwrite=overwrite,
-            lock=lock,
-        )
+        metadata, specs = buffer_state.metadata(buffer), buffer_state.array_specs(buffer)
+        writer = CommitWriter.create(folder, metadata, specs, values, overwrite=overwrite, lock=lock)
         return cls(buffer, writer.store, values)
 
     @classmethod
@@ -309,8 +293,7 @@ class BufferStorage:
         self.take_replaced_arrays(buffer)
         try:
             # After an interrupted add, changes may be listed twice.
-            changes = dict.fromkeys(self._uncommitted)
-            self._writer.commit(changes, *buffer_state.values_and_codecs(buffer, self._last_arrays))
+            self._buffer_folder.commit(buffer, dict.fromkeys(self._uncommitted))
         except Exception:
             self.undo_row(buffer)
             raise
@@ -354,40 +337,15 @@ class BufferStorage:
             raise StorageError("a block of joint_commit cannot be flushed; flush after it")
         self.take_replaced_arrays(buffer)
         buffer_state.require_loadable(buffer, self.folder)
-        store, arrays = self.store, without_sampler(self.store.arrays)
-        values, codecs = buffer_state.values_and_codecs(buffer, self._last_arrays)
-        if buffer.bound_sampler is not None:
-            arrays |= self._copy_of_sampler(buffer)
-            values |= sampler_values(buffer, store, buffer.pos)
-        checksums = checksums_of(arrays)
-        direct_writes = changed_chunks(arrays, self._checksums, checksums)
-        self._writer.commit([*self._uncommitted, *self._new_rows(buffer), *direct_writes], values, codecs)
-        store.log.flush()
+        self._buffer_folder.save(buffer, [*self._uncommitted, *self._new_rows(buffer)])
         self._uncommitted, self._committed_pos = [], buffer.pos
-        self._checksums, self._flushed_step = checksums, store.step
-
-    def _copy_of_sampler(self, buffer: ReplayBufferLike) -> dict[str, NDArray[Any]]:
-        """Return the store's copies of the arrays of the buffer's sampler, with their present content.
-
-        They are copies, so that snapshots between flushes contain a consistent state.
-
-        :raises StorageError: if one has another shape or dtype than before
-        """
-        arrays = sampler_arrays(buffer)
-        for name, array in arrays.items():
-            stored = self.store.arrays[name]
-            if (array.shape, array.dtype) != (stored.shape, stored.dtype):
-                raise StorageError(
-                    f"{name} must always be {stored.shape} of {stored.dtype}, got {array.shape} of {array.dtype}"
-                )
-            copy_changed(array, stored)
-        return {name: self.store.arrays[name] for name in arrays}
+        self._flushed_step = self.store.step
 
     def close(self, buffer: ReplayBufferLike) -> None:
         """Flush and release the folder; the buffer can still be sampled."""
         if self.store.log.is_writable:
             self.flush(buffer)
-        self._writer.close()
+        self._buffer_folder.close()
 
     def refresh(self, buffer: ReplayBufferLike) -> bool:
         """Read what another process has written since the last call; return whether it wrote anything.

@@ -13,19 +13,17 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.errors import StorageError
-from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.persistence import buffer_state
+from sb3_compressed.persistence.buffer_folder import BufferFolder, changed_chunks, checksums_of
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.row_copying import row_copier
-from sb3_compressed.persistence.sampler_state import is_sampler_array, sampler_arrays, sampler_values
 from sb3_compressed.storage.array_store import ArrayStore
-from sb3_compressed.storage.commit_format import rows_of_chunk
-from sb3_compressed.storage.commit_writer import Change, CommitWriter
+from sb3_compressed.storage.commit_writer import CommitWriter
 from sb3_compressed.storage.lock import FolderLock
 from sb3_compressed.storage.log import Log
 from sb3_compressed.storage.log_files import LogPosition, ends_at, has_log
 
-__all__ = ["BufferCheckpoint", "CheckpointHistory", "changed_chunks", "checksums_of"]
+__all__ = ["BufferCheckpoint", "CheckpointHistory"]
 
 
 class CheckpointHistory:
@@ -99,7 +97,7 @@ class CheckpointHistory:
 
 
 class BufferCheckpoint:
-    """A folder that a buffer in memory is saved to, and which parts of the buffer it contains already.
+    """A folder that a buffer in memory is saved to; each save copies the slots that it does not contain already.
 
     :param buffer: the buffer
     :param store: the folder, whose lock is released between saves
@@ -107,25 +105,26 @@ class BufferCheckpoint:
     """
 
     def __init__(self, buffer: ReplayBufferLike, store: ArrayStore, *, is_saved: bool) -> None:
-        self.store, self._writer = store, CommitWriter(store)
-        self._is_new = not is_saved
-        self._arrays = buffer_state.named_arrays(buffer)
+        self.store = store
         self._streams = buffer_state.streams(buffer)
-        #: The addresses of slots, and which slots were written since the last save.
+        self._arrays = buffer_state.named_arrays(buffer)
+        # The sampler, whose state changes when it draws.
+        self._sampler = buffer.bound_sampler
+        #: The addresses of slots.
         self._tables: dict[str, NDArray[np.int64]] = {}
+        #: Which slots were written since the last save, or for vectors, which do not record that, their checksums then.
         self._changed: dict[str, NDArray[np.bool_]] = {}
+        self._vectors: dict[str, NDArray[Any]] = {}
         for name in (name for names in self._streams.values() for name in names):
             array = self._arrays[name]
             if isinstance(array, CompressedArray):
                 self._changed[name] = array.track_changes()
+                self._changed[name][...] = not is_saved
+            else:
+                self._vectors[name] = array
             self._tables[name] = store.arrays[name] if is_saved else np.zeros(array.shape[:2], np.int64)
-        # The sampler, whose state changes when it draws, and its arrays, which may be others at each save.
-        self._sampler = buffer.bound_sampler
-        self._sampler_arrays = {name: array for name, array in store.arrays.items() if is_sampler_array(name)}
-        #: Checksums of plain arrays, which do not record changes.
-        self._checksums = self._new_checksums() if is_saved else {}
-        if is_saved:
-            store.arrays = self._stored_arrays()
+        self._checksums = checksums_of(self._vectors) if is_saved else {}
+        self._buffer_folder = BufferFolder(buffer, store, {**self._arrays, **self._tables}, is_saved=is_saved)
 
     @classmethod
     def new(cls, buffer: ReplayBufferLike, folder: Path, lock: FolderLock, *, overwrite: bool) -> BufferCheckpoint:
@@ -141,14 +140,6 @@ class BufferCheckpoint:
                     return cls(buffer, store, is_saved=False)
         store = CommitWriter.create(folder, {}, {}, {}, overwrite=overwrite, lock=lock).store
         return cls(buffer, store, is_saved=False)
-
-    def _new_checksums(self) -> dict[str, list[int]]:
-        plain = {name: self._arrays[name] for name in self._arrays if name not in self._changed}
-        return checksums_of({**plain, **self._sampler_arrays})
-
-    def _stored_arrays(self) -> dict[str, Any]:
-        """Return the arrays of the store: addresses instead of slots, others as they are."""
-        return {**self._arrays, **self._tables, **self._sampler_arrays}
 
     def belongs_to(self, buffer: ReplayBufferLike, folder: Path) -> bool:
         """Return whether this is a checkpoint of the current arrays of a buffer, in that folder."""
@@ -166,84 +157,39 @@ class BufferCheckpoint:
         :raises OSError: if it cannot be written; the folder is then as it was, and this checkpoint cannot be used again
         :raises StorageError: if another process writes or wrote to the folder, or the buffer could not be loaded
         """
-        store = self.store
         try:
-            buffer_state.require_loadable(buffer, store.log.folder)
-            store.log.acquire(lock)
-            self._sampler_arrays = sampler_arrays(buffer)
-            checksums = self._new_checksums()
-            arrays = {**self._arrays, **self._sampler_arrays}
-            chunks = [] if self._is_new else changed_chunks(arrays, self._checksums, checksums)
-            changes = self._save_slots(buffer, chunks)
-            values, codecs = buffer_state.values_and_codecs(buffer, buffer_state.last_arrays(buffer))
-            values |= sampler_values(buffer, store, buffer.pos)
-            if self._is_new:
-                specs = buffer_state.array_specs(buffer)
-                arrays = self._stored_arrays()
-                self._writer.replace_content(buffer_state.metadata(buffer), specs, arrays, values, codecs)
-            else:
-                store.arrays |= self._sampler_arrays
-                self._writer.commit(
-                    changes, values, codecs
-                )  # segments without live slots are deleted with the next snapshot
-                store.log.flush()
-            self._checksums, self._is_new = checksums, False
+            buffer_state.require_loadable(buffer, self.store.log.folder)
+            self.store.log.acquire(lock)
+            self._copy_slots(self._changed_rows(buffer))
+            self._buffer_folder.save(buffer)  # segments without live slots are deleted with the next snapshot
         finally:
-            store.close()
+            self.store.close()
 
-    def _save_slots(self, buffer: ReplayBufferLike, chunks: list[Change]) -> list[Change]:
-        """Write the slots that changed, and their addresses to the tables.
-
-        :param chunks: chunks of rows of plain arrays that contain changes
-        :return: what changed in the arrays of the store
-        """
-        changed = np.full(buffer.buffer_size, self._is_new)
+    def _changed_rows(self, buffer: ReplayBufferLike) -> NDArray[np.int64]:
+        """Return the rows whose slots have changed since this was called last, the oldest first."""
+        is_changed = np.zeros(buffer.buffer_size, np.bool_)
         for flags in self._changed.values():
-            changed |= flags.any(axis=1)
+            is_changed |= flags.any(axis=1)
             flags[...] = False
-        for name, first, last in chunks:
-            if name in self._tables:
-                changed[first:last] = True
-        rows = np.roll(np.arange(buffer.buffer_size), -buffer.pos)  # the oldest first
-        rows = rows[changed[rows]] if self._tables else rows[:0]
+        checksums = checksums_of(self._vectors)
+        for _, first, last in changed_chunks(self._vectors, self._checksums, checksums):
+            is_changed[first:last] = True
+        self._checksums = checksums
+        rows = np.roll(np.arange(buffer.buffer_size), -buffer.pos)
+        changed: NDArray[np.int64] = rows[is_changed[rows]]
+        return changed
+
+    def _copy_slots(self, rows: NDArray[np.int64]) -> None:
+        """Copy slots of rows to the log, and write their addresses to the tables."""
+        log, streams = self.store.log, self._streams.values()
         with ExitStack() as stack:
             copiers = [
-                stack.enter_context(row_copier([self._arrays[name] for name in names], self.store.log))
-                for names in self._streams.values()
+                stack.enter_context(row_copier([self._arrays[name] for name in names], log)) for names in streams
             ]
             n_rows = min((copier.max_rows for copier in copiers), default=1)
             for start in range(0, len(rows), n_rows):
                 part = rows[start : start + n_rows]
-                self.store.log.begin_segment_if_full()
-                for names, copier in zip(self._streams.values(), copiers, strict=True):
+                log.begin_segment_if_full()
+                for names, copier in zip(streams, copiers, strict=True):
                     for name, addresses in zip(names, copier.save(part), strict=True):
                         self._tables[name][part] = addresses
-        rows = np.sort(rows)
-        spans = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else []
-        written = [(name, int(span[0]), int(span[-1]) + 1) for name in self._tables for span in spans]
-        return written + [chunk for chunk in chunks if chunk[0] not in self._tables]
-
-
-def checksums_of(arrays: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the checksum of each chunk of plain arrays, to detect changes."""
-    checksums = {}
-    for name, array in arrays.items():
-        n_rows = rows_of_chunk(array)
-        chunks = (np.ascontiguousarray(array[first : first + n_rows]) for first in range(0, len(array), n_rows))
-        checksums[name] = [checksum(chunk.reshape(-1).view(np.uint8)) for chunk in chunks]
-    return checksums
-
-
-def changed_chunks(
-    arrays: Mapping[str, Any], before: Mapping[str, list[int]], after: Mapping[str, list[int]]
-) -> list[Change]:
-    """Return the chunks of plain arrays whose checksums changed, as rows."""
-    changes: list[Change] = []
-    for name, checksums in after.items():
-        n_rows, length = rows_of_chunk(arrays[name]), len(arrays[name])
-        changes += [
-            (name, index * n_rows, min((index + 1) * n_rows, length))
-            for index, (old, new) in enumerate(zip(before[name], checksums, strict=True))
-            if old != new
-        ]
-    return changes

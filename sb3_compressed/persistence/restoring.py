@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.cast import cast_values
-from sb3_compressed.arrays.frame_layout import FrameLayout, layout_from_state
 from sb3_compressed.codecs.config import abbreviate
 from sb3_compressed.errors import CorruptPayload, CorruptStorage, StorageError
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.checkpoint import BufferCheckpoint
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
 from sb3_compressed.persistence.ring_resize import RingResize
-from sb3_compressed.persistence.row_copying import row_copier
+from sb3_compressed.persistence.row_copying import RowCopier, row_copier
 from sb3_compressed.persistence.sampler_state import (
     load_sampler,
     sampler_arrays,
@@ -62,23 +61,18 @@ def load_into(buffer: ReplayBufferLike, store: ArrayStore) -> BufferCheckpoint:
     arrays, values = fit_arrays(store, buffer)
     ours = buffer_state.named_arrays(buffer)
     streams = buffer_state.streams(buffer)
-    vectors = {key: ours[names[0]] for key, names in streams.items() if isinstance(ours[names[0]], np.ndarray)}
-    layouts = _layouts_of_vectors(store, values, vectors)
-    dtypes = {key: np.dtype(store.metadata["streams"][key]["stored as"]) for key in vectors}
     with ExitStack() as stack:
-        copiers = {
-            key: stack.enter_context(
-                row_copier([ours[name] for name in names], store.log, stored=dtypes.get(key), layout=layouts.get(key))
-            )
+        copiers = [
+            stack.enter_context(_row_loader(store, values, key, [ours[name] for name in names]))
             for key, names in streams.items()
-        }
-        n_rows = min((copier.max_rows for copier in copiers.values()), default=1)
+        ]
+        n_rows = min((copier.max_rows for copier in copiers), default=1)
         for first in range(0, buffer.buffer_size if copiers else 0, n_rows):
             rows = slice(first, min(first + n_rows, buffer.buffer_size))
-            for key, names in streams.items():
+            for copier, names in zip(copiers, streams.values(), strict=True):
                 addresses = np.stack([arrays[name][rows] for name in names])
                 if addresses.any():
-                    copiers[key].load(rows, addresses)
+                    copier.load(rows, addresses)
     slotted = {name for names in streams.values() for name in names}
     for name, array in ours.items():
         if name not in slotted:
@@ -89,23 +83,21 @@ def load_into(buffer: ReplayBufferLike, store: ArrayStore) -> BufferCheckpoint:
     store.close()
     # Plain arrays do not store a layout, without which the slots in the folder could not be read later. What was
     # repaired is not in the folder yet.
-    is_cast = any(dtype != vectors[key].dtype for key, dtype in dtypes.items())
-    is_saved = arrays is store.arrays and not layouts and not is_cast and store.problems is None
+    is_exact = all(copier.is_exact for copier in copiers)
+    is_saved = arrays is store.arrays and is_exact and store.problems is None
     return BufferCheckpoint(buffer, store, is_saved=is_saved)
 
 
-def _layouts_of_vectors(
-    store: ArrayStore, values: Mapping[str, Any], arrays: Mapping[str, Any]
-) -> dict[str, FrameLayout]:
-    """Return how a folder splits those observations into frames that are plain arrays in memory.
+def _row_loader(store: ArrayStore, values: Mapping[str, Any], key: str, arrays: list[Any]) -> RowCopier:
+    """Return what copies rows of a stream from a folder to the arrays of a buffer.
 
     :param values: the values of the store
-    :param arrays: the plain arrays, one of each stream
-    :raises CorruptStorage: if a layout is invalid
+    :param key: the key of the stream
+    :raises CorruptStorage: if its layout is invalid
     """
+    dtype = np.dtype(store.metadata["streams"][key]["stored as"])
     try:
-        states = {key: values["streams"].get(key, {}).get("layout") for key in arrays}
-        return {key: layout_from_state(array.shape[2:], *states[key]) for key, array in arrays.items() if states[key]}
+        return row_copier(arrays, store.log, dtype, values["streams"].get(key, {}).get("layout"))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptStorage(f"{_invalid_values(store)}: {error!r}") from error
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sb3_compressed.arrays import CompressedArray
 from sb3_compressed.arrays.cast import cast_values
 from sb3_compressed.arrays.encoding import FrameEncoder
-from sb3_compressed.arrays.frame_layout import FrameLayout
+from sb3_compressed.arrays.frame_layout import layout_from_state
 from sb3_compressed.arrays.observation_stream import ObservationStream
 from sb3_compressed.arrays.slot_copying import SlotCopier
 from sb3_compressed.codecs import get_codec
@@ -45,6 +45,8 @@ class RowCopier(ABC):
     """
 
     max_rows = MAX_ROWS
+    #: Whether the folder stores the items exactly as these arrays would be saved.
+    is_exact = True
 
     def __enter__(self) -> RowCopier:
         return self
@@ -70,14 +72,15 @@ class RowCopier(ABC):
 
 
 def row_copier(
-    arrays: Sequence[Any], log: Log, *, stored: np.dtype[Any] | None = None, layout: FrameLayout | None = None
+    arrays: Sequence[Any], log: Log, stored: np.dtype[Any] | None = None, layout: Sequence[int] | None = None
 ) -> RowCopier:
     """Return what copies rows of the arrays of a stream.
 
     :param arrays: the arrays, compressed or plain ones, of one shape and dtype
     :param log: the log of the folder
     :param stored: the dtype of plain arrays in the folder, if it is another one
-    :param layout: how the folder splits observations of plain arrays into frames, if it does
+    :param layout: the state of the layout by which the folder splits observations of plain arrays, if it does
+    :raises ValueError: if the layout is invalid
     """
     if isinstance(arrays[0], CompressedArray):
         return CompressedRows(arrays, log)
@@ -89,26 +92,24 @@ class CompressedRows(RowCopier):
 
     def __init__(self, arrays: Sequence[CompressedArray], log: Log) -> None:
         self._arrays, self._log = arrays, log
-        self._saver: SlotCopier | None = None
-        self._loader: SlotCopier | None = None
+        self._copier: SlotCopier | None = None
 
     def __exit__(self, *error: object) -> None:
-        for copier in (self._saver, self._loader):
-            if copier is not None:
-                copier.__exit__()
+        if self._copier is not None:
+            self._copier.__exit__()
 
     def save(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """See :meth:`RowCopier.save`."""
-        if self._saver is None:
+        if self._copier is None:
             stream, begin = self._arrays[0].stream, self._log.begin_segment_if_full
-            self._saver = self._log.copier_from(stream.log, stream.encoder.accepted, before_claim=begin)
-        return _copied(self._saver, np.stack([array.references[rows] for array in self._arrays]), rows)
+            self._copier = self._log.copier_from(stream.log, stream.encoder.accepted, before_claim=begin)
+        return _copied(self._copier, np.stack([array.references[rows] for array in self._arrays]), rows)
 
     def load(self, rows: slice, addresses: NDArray[np.int64]) -> None:
         """See :meth:`RowCopier.load`."""
-        if self._loader is None:
-            self._loader = self._arrays[0].stream.copier_from(self._log)
-        copies = _copied(self._loader, addresses, np.arange(rows.start, rows.stop))
+        if self._copier is None:
+            self._copier = self._arrays[0].stream.copier_from(self._log)
+        copies = _copied(self._copier, addresses, np.arange(rows.start, rows.stop))
         for array, references in zip(self._arrays, copies, strict=True):
             array.put_references(rows, references)
 
@@ -131,10 +132,13 @@ class Vectors(RowCopier):
     """Encodes and decodes rows of plain arrays; the arguments are those of :func:`row_copier`."""
 
     def __init__(
-        self, arrays: Sequence[NDArray[Any]], log: Log, stored: np.dtype[Any], layout: FrameLayout | None
+        self, arrays: Sequence[NDArray[Any]], log: Log, stored: np.dtype[Any], layout: Sequence[int] | None
     ) -> None:
         self._arrays, self._log = arrays, log
-        self._encoder = FrameEncoder(arrays[0].shape[2:], stored, get_codec("none"), layout)
+        shape, self.is_exact = arrays[0].shape[2:], stored == arrays[0].dtype and not layout
+        self._encoder = FrameEncoder(
+            shape, stored, get_codec("none"), layout_from_state(shape, *layout) if layout else None
+        )
         self.max_rows = min(MAX_ROWS, max(MAX_PLAIN_NBYTES // max(int(arrays[0][:1].nbytes), 1), 1))
 
     def save(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
