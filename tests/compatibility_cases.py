@@ -7,7 +7,7 @@ All data is computed with integers and fractions of powers of two, and is the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,6 @@ from sb3_compressed import contrib as compressed_contrib
 from sb3_compressed import get_codec
 from sb3_compressed.codecs import TrainableCodec
 from sb3_compressed.codecs.delta import Delta
-from sb3_compressed.codecs.filtering import PlaneLayout
 from sb3_compressed.persistence.buffer_repair import RepairReport
 from sb3_compressed.recording import FramelessRecordBuffer, RecordBuffer
 
@@ -194,8 +193,6 @@ class ReplayCase:
     :param options: arguments of compressed buffers
     :param arguments: arguments that SB3's class takes, too
     :param is_in_folder: whether the recorded buffer is in a folder, with ``storage=``, when it is pickled
-    :param recorded_with: options of the recorded buffer only, which later versions may not have; without them, there is
-        nothing to record
     """
 
     kind: str
@@ -206,7 +203,6 @@ class ReplayCase:
     options: Mapping[str, Any] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
     is_in_folder: bool = False
-    recorded_with: Mapping[str, Any] = field(default_factory=dict)
 
     def new(self, **changes: Any) -> Any:
         """Return an empty buffer."""
@@ -275,9 +271,6 @@ def method(compression_method: Any, **options: Any) -> dict[str, Any]:
     return {"compression_method": compression_method, **options}
 
 
-#: With several cores, 0.3.0 decodes ahead then, and trains codecs in another thread.
-THREADS = {"num_threads": None}
-
 REPLAY: dict[str, ReplayCase] = {
     "empty": ReplayCase("stack", 0),
     "stack-auto": ReplayCase("stack", **TRAINED),  # type: ignore[arg-type]
@@ -313,30 +306,19 @@ REPLAY: dict[str, ReplayCase] = {
     "her-vector": ReplayCase("bits", 40, **HER),
     "her-vector-partial": ReplayCase("bits", 15, **HER),
     "her-image": ReplayCase("bit-images", 40, **HER),
-    "stack-threads": ReplayCase("stack", 64, n_envs=4, recorded_with=THREADS),
-    "stack-prefetch": ReplayCase(
-        "stack", 40, options={"sampler": "prioritized"}, recorded_with={**THREADS, "prefetch": 2}
-    ),
-    "stack-auto-small": ReplayCase("stack", 40, recorded_with=method("auto/small", **THREADS)),
-    "stack-auto-budget": ReplayCase(
-        "stack", 40, recorded_with=method("auto", compression_kwargs={"budget": 0.05}, **THREADS)
-    ),
 }
 
 #: Those that are saved as checkpoints, and those that are kept in folders.
 CHECKPOINTS = (
     "stack-auto", "stack-auto-partial", "stack-auto-optimized", "stack-zstd-dict", "vector", "vector-partial",
     "stack-none", "image-packed", "dict", "n-step-stack", "n-step-vector", "her-vector", "her-vector-partial",
-    "her-image", "stack-prioritized", "vector-prioritized-partial", "dict-prioritized", "stack-auto-small",
-    "stack-auto-budget",
+    "her-image", "stack-prioritized", "vector-prioritized-partial", "dict-prioritized",
 )  # fmt: skip
 #: The parts of a mixed buffer, and their weights.
 MIXED = {"vector": 0.75, "vector-jumps": 0.25}
-#: Options of the recorded mixed buffers only, which later versions may not have.
-MIXED_RECORDED_WITH: dict[str, Mapping[str, Any]] = {"parts": {}, "prefetch": {"prefetch": 2}}
 STORAGE = (
     "stack-auto", "stack-auto-partial", "image-packed", "vector", "dict", "n-step-vector", "her-vector",
-    "stack-prioritized", "vector-prioritized-partial", "stack-auto-small",
+    "stack-prioritized", "vector-prioritized-partial",
 )  # fmt: skip
 
 
@@ -446,7 +428,6 @@ ARRAYS: dict[str, Mapping[str, Any]] = {
     "array-zstd": {"codec": "zstd3", "frame_stack": 4},
     "array-auto": {"codec": "auto"},
     "array-rle": {"codec": "rle-jit", "frame_stack": None},
-    "array-chosen": {"codec": "auto"},  # 0.3.0 chose another coder for it while a training ran
 }
 
 CODECS: dict[str, Callable[[], Any]] = {
@@ -467,17 +448,6 @@ def trained(name: str) -> TrainableCodec:
 
 
 CODECS |= {f"codec-{name}-trained": partial(trained, name) for name in ("delta", "zstd-dict")}
-
-
-def with_coder(coder: str) -> TrainableCodec:
-    """Return a trained codec that encodes all frames with one coder."""
-    codec = trained("delta")
-    assert isinstance(codec, Delta)
-    return replace(codec, coder=coder, tries_delta=False, planes=PlaneLayout(SIDE, SIDE * SIDE))
-
-
-#: The coders that 0.3.0 added.
-CODECS |= {f"codec-{coder}-trained": partial(with_coder, coder) for coder in ("lz4hc", "filter")}
 
 
 #: What a buffer that was repaired has as ``repair_report``, in memory and in pickles.

@@ -21,7 +21,7 @@ from typing import Literal, overload
 
 from sb3_compressed.common.paths import user_path
 from sb3_compressed.common.warning import warn_user
-from sb3_compressed.errors import CheckpointNotFound, CorruptStorage
+from sb3_compressed.errors import CheckpointNotFound, CorruptStorage, old_file
 from sb3_compressed.storage import json_schema as js
 from sb3_compressed.storage.checked_json import read_object, with_checksum, without_checksum, write_object
 
@@ -42,7 +42,12 @@ CHECKPOINT_NAME = re.compile(r"step_([0-9]{10,})(\.replaced)?")
 NEWEST = "newest-buffer"
 #: Metadata of a checkpoint.
 MANIFEST_NAME = "checkpoint.json"
-MANIFEST_SCHEMA = {"number": range(1, 1 << 63), "num_timesteps": range(1 << 63)}
+VERSION = 1
+MANIFEST_SCHEMA = {
+    "version": range(VERSION, VERSION + 1),
+    "number": range(1, 1 << 63),
+    "num_timesteps": range(1 << 63),
+}
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ def latest_checkpoint(path: str | PathLike[str], *, missing_ok: bool = False) ->
         that both start and resume a run
     :raises CheckpointNotFound: if there is none; a ``FileNotFoundError`` and a ``StorageError``
     :raises CorruptStorage: if all checkpoints are damaged, even with ``missing_ok=True``
+    :raises StorageError: if a version before 0.5.0 has written one
     """
     folder = user_path(path)
     if not folder.is_dir():
@@ -118,6 +124,8 @@ def _read_checkpoint(folder: Path) -> SavedCheckpoint:
     assert name is not None
     path = folder / MANIFEST_NAME
     values = without_checksum(read_object(path), path)
+    if "version" not in values:
+        raise old_file(str(path))
     js.check(MANIFEST_SCHEMA, values, str(path))
     if values["num_timesteps"] != int(name[1]):
         raise CorruptStorage(f"{path} belongs to step {values['num_timesteps']}")
@@ -128,4 +136,5 @@ def _read_checkpoint(folder: Path) -> SavedCheckpoint:
 
 def write_manifest(folder: Path, number: int, num_timesteps: int) -> None:
     """Write the metadata of a checkpoint to its folder."""
-    write_object(folder / MANIFEST_NAME, with_checksum({"number": number, "num_timesteps": num_timesteps}))
+    values = {"version": VERSION, "number": number, "num_timesteps": num_timesteps}
+    write_object(folder / MANIFEST_NAME, with_checksum(values))

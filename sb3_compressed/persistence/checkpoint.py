@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_compressed.arrays import CompressedArray
-from sb3_compressed.errors import CorruptStorage, StorageError
+from sb3_compressed.errors import StorageError
 from sb3_compressed.kernels.checksum import checksum
 from sb3_compressed.persistence import buffer_state
 from sb3_compressed.persistence.replay_buffer_like import ReplayBufferLike
@@ -133,7 +133,7 @@ class BufferCheckpoint:
         :raises StorageError: if the folder contains other files, or another buffer that may not be overwritten
         """
         if has_log(folder):
-            with contextlib.suppress(CorruptStorage):
+            with contextlib.suppress(StorageError):  # it is damaged, or of another version
                 store = ArrayStore.open(folder, lock=lock)
                 if overwrite or not store.metadata:  # its content stays until the first save is complete
                     return cls(buffer, store, is_saved=False)

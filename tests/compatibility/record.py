@@ -1,9 +1,9 @@
 """Record what this version of the package saves: ``PYTHONPATH=.:tests python tests/compatibility/record.py FOLDER``.
 
-Run it once for each released format, with a new folder in ``fixtures``, named after year and month, and the version if
-there are several of a month; it refuses to overwrite one. ``test_fixtures.py`` loads what it writes with every later
-version of the package. Contents are the same whoever records them; random ids of folders, the order of sets and the
-weights of models are not.
+Run it once for each released format, with a new folder in ``tests/compatibility/fixtures``, named after year and month,
+and the version if there are several of a month; it refuses to overwrite one. ``test_fixtures.py`` loads what it writes
+with every later version of the package. Contents are the same whoever records them; random ids of folders, the order
+of sets and the weights of models are not.
 
 ::
 
@@ -13,7 +13,7 @@ weights of models are not.
     models/NAME.zip       what SB3's save writes
     checkpoints/NAME.tar.xz, storage/NAME.tar.xz, killed/NAME.tar.xz
                           what save_checkpoint writes; folders of storage=..., closed; the same, copied while open
-    mixed/NAME.tar.xz, mixed/NAME.pkl.xz
+    mixed/parts.tar.xz, mixed/parts.pkl.xz
                           what save_checkpoint of mixed buffers writes, and what SB3's save_replay_buffer does
     callback/run.tar.xz   the folder of a BufferCheckpointCallback, with two checkpoints
     */NAME.npz            contents, and what sampling under a seed returns; folders have those of replay/NAME.npz
@@ -52,14 +52,12 @@ from sb3_compressed import (
 )
 from sb3_compressed.codecs import TrainableCodec
 
-FIXTURES = Path(__file__).parent / "fixtures"
-
 
 def main() -> None:
     """Write all fixtures to the folder that the command line names, which must be new."""
     if len(sys.argv) != 2:
-        raise SystemExit(f"usage: {sys.argv[0]} FOLDER, the name of a new one in {FIXTURES}")
-    folder = FIXTURES / sys.argv[1]
+        raise SystemExit(f"usage: {sys.argv[0]} FOLDER, a new one in tests/compatibility/fixtures")
+    folder = Path(sys.argv[1])
     if folder.exists():
         raise SystemExit(f"{folder} exists; what was released does not change, record to another one")
     record(folder)
@@ -69,16 +67,13 @@ def record(folder: Path) -> None:
     """Write all fixtures to a folder."""
     for name in ("replay", "rollout", "objects", "models", "checkpoints", "storage", "killed", "mixed", "callback"):
         (folder / name).mkdir(parents=True)
-    replay = {name: case for name, case in cases.REPLAY.items() if not case.recorded_with}
-    for name, case in replay.items():
+    for name, case in cases.REPLAY.items():
         record_replay(folder / "replay", name, case)
-    for name in replay.keys() & {*cases.CHECKPOINTS}:
-        record_checkpoint(folder / "checkpoints" / f"{name}.tar.xz", replay[name])
-    for name, options in cases.MIXED_RECORDED_WITH.items():
-        if not options:
-            record_mixed(folder / "mixed", name)
-    for name in replay.keys() & {*cases.STORAGE}:
-        record_storage(folder, name, replay[name])
+    for name in cases.CHECKPOINTS:
+        record_checkpoint(folder / "checkpoints" / f"{name}.tar.xz", cases.REPLAY[name])
+    for name in cases.STORAGE:
+        record_storage(folder, name, cases.REPLAY[name])
+    record_mixed(folder / "mixed")
     for name, rollout_case in cases.ROLLOUT.items():
         rollout = rollout_case.fill(rollout_case.new())
         write_packed(folder / "rollout" / f"{name}.pkl.xz", pickle.dumps(rollout))
@@ -141,14 +136,14 @@ def record_checkpoint(path: Path, case: cases.ReplayCase) -> None:
         pack(Path(temporary), path)
 
 
-def record_mixed(folder: Path, name: str) -> None:
+def record_mixed(folder: Path) -> None:
     """Save a mixed buffer, and pickle it."""
     parts = [cases.REPLAY[part].fill(cases.REPLAY[part].new()) for part in cases.MIXED]
     mixed = MixedReplayBuffer.from_buffers(parts, weights=[*cases.MIXED.values()])
     with tempfile.TemporaryDirectory() as temporary:
         mixed.save_checkpoint(temporary)
-        pack(Path(temporary), folder / f"{name}.tar.xz")
-    write_packed(folder / f"{name}.pkl.xz", pickle.dumps(mixed))
+        pack(Path(temporary), folder / "parts.tar.xz")
+    write_packed(folder / "parts.pkl.xz", pickle.dumps(mixed))
 
 
 def record_storage(folder: Path, name: str, case: cases.ReplayCase) -> None:
