@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import warnings
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from sb3_compressed import (
     CompressedReplayBuffer,
     CompressedRolloutBuffer,
     LossyDtypeWarning,
-    StorageError,
     get_codec,
 )
 from sb3_compressed.common.memory import available_memory
@@ -170,37 +168,6 @@ def test_decompression_kwargs_are_merged_with_a_deprecation_warning() -> None:
     assert replay(decompression_kwargs=None).given_arguments["compression_kwargs"] is None
 
 
-@pytest.mark.parametrize(
-    ("flags", "mode"),
-    [
-        ({"resume": False}, "create"),
-        ({"resume": True}, "resume"),
-        ({"overwrite": True, "resume": False}, "overwrite"),
-        ({"resume": True, "repair": True}, "repair"),
-        ({"repair": True}, None),
-        ({"resume": True, "overwrite": True}, None),
-        ({"storage_mode": "overwrite", "resume": True}, None),
-        ({"storage_mode": "overwrite", "overwrite": False}, None),
-        ({"storage_mode": "resume", "resume": False}, None),
-    ],
-)
-def test_flags_of_old_versions_stand_for_storage_modes(flags: dict[str, Any], mode: str | None, tmp_path: Path) -> None:
-    folder, zeros = tmp_path / "buffer", np.zeros(1)
-    if mode != "create":
-        stored = replay(storage=folder)
-        stored.add(np.zeros((1, 4, 84, 84), np.uint8), np.ones((1, 4, 84, 84), np.uint8), zeros, zeros, zeros, [{}])
-        stored.close()
-    if mode is None:
-        with pytest.raises(StorageError, match="pass storage_mode"):
-            replay(storage=folder, **flags)
-        return
-    with pytest.warns(DeprecationWarning, match=f"storage_mode='{mode}'"):
-        buffer = replay(storage=folder, **flags)
-    assert buffer.size() == (mode in ("resume", "repair"))
-    assert (buffer.repair_report is not None) == (mode == "repair")
-    buffer.close()
-
-
 def test_dicts_of_the_caller_do_not_change() -> None:
     kwargs, dtypes = {"compresslevel": 1}, {"elem_type": np.uint8, "runs_type": np.uint16}
     replay(compression_method="gzip", compression_kwargs=kwargs, dtypes=dtypes)
@@ -305,32 +272,23 @@ def test_noise_takes_half_of_sb3s_memory_in_replay_and_all_of_it_in_rollout_buff
         assert buffer.observations_nbytes < (share + 0.02) * buffer.raw_observations_nbytes + learned
 
 
+@pytest.mark.parametrize("name", ["auto/small", "auto/fast"])
+def test_variants_of_auto_are_unknown(name: str) -> None:
+    with pytest.raises(ValueError, match=f"invalid codec shorthand '{name}': .* and 'auto'"):
+        replay(compression_method=name)
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("name", "meant"),
     [
-        {"compression_method": "auto/small"},
-        {"compression_method": "auto/fast"},
-        {"compression_method": "auto", "compression_kwargs": {"budget": 0.05}},
+        *((mode, f"storage_mode='{mode}'") for mode in ("resume", "overwrite", "repair")),
+        ("compression_metod", "compression_method"),
+        ("prefetch", ""),
+        ("budget", ""),
     ],
 )
-def test_variants_of_auto_of_earlier_versions_are_deprecated_and_mean_auto(options: dict[str, Any]) -> None:
-    with pytest.warns(DeprecationWarning, match="auto/small") as warned:
-        buffer = replay(**options)
-    assert len(warned) == 1
-    assert buffer.observations.codec == replay().observations.codec
-
-
-def test_variants_of_auto_of_earlier_versions_are_deprecated_for_keys_too() -> None:
-    space = spaces.Dict({"screen": SCREEN, "map": SCREEN})
-    with pytest.warns(DeprecationWarning, match="auto/small"):
-        buffer = CompressedDictReplayBuffer(
-            8, space, BUTTONS, "cpu", compression_method={"screen": "auto/small", "map": "zstd3"}
-        )
-    assert buffer.observations["screen"].codec == replay().observations.codec
-    assert buffer.observations["map"].codec == get_codec("zstd3")
-
-
-def test_prefetch_is_deprecated_and_has_no_effect() -> None:
-    with pytest.warns(DeprecationWarning, match="prefetch=3") as caught:
-        replay(prefetch=3)
-    assert [warning.filename for warning in caught] == [__file__]
+@pytest.mark.parametrize("cls", [CompressedReplayBuffer, CompressedRolloutBuffer])
+def test_unknown_arguments_raise_and_name_what_may_be_meant(cls: Any, name: str, meant: str) -> None:
+    hint = rf"; did you mean {meant}\?" if meant else ""
+    with pytest.raises(TypeError, match=f"{cls.__name__}: .*'{name}'{hint}$"):
+        cls(64, SCREEN, BUTTONS, device="cpu", **{name: True})

@@ -268,8 +268,6 @@ def test_next_observations_can_be_omitted(name: str) -> None:
     assert samples.all_observations is None
     assert samples.observations.is_contiguous()
     assert th.equal(seeded_sequences(buffer, 10, 4).observations, samples.observations)
-    with pytest.warns(DeprecationWarning, match="as_views"):
-        assert th.equal(seeded_sequences(buffer, 10, 4, as_views=True).observations, samples.observations)
 
 
 def test_unknown_time_limits_warn() -> None:

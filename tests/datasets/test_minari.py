@@ -148,11 +148,11 @@ def test_import_adds_to_an_existing_buffer(stream: Stream) -> None:
         import_minari(dataset, buffer, progress_bar=False)
 
 
-def test_warnings_of_an_import_point_at_its_caller(stream: Stream, tmp_path: Path) -> None:
+def test_warnings_of_an_import_point_at_its_caller(stream: Stream) -> None:
     export_minari(filled(stream, 40), "test/warns-v0", progress_bar=False)
-    with pytest.warns(DeprecationWarning, match="storage_mode='overwrite'") as caught:
-        imported: Any = import_minari("test/warns-v0", storage=tmp_path / "buffer", overwrite=True, progress_bar=False)
-    imported.close()
+    options: dict[str, Any] = {"compression_method": "zstd", "decompression_kwargs": {}, "progress_bar": False}
+    with pytest.warns(DeprecationWarning, match="decompression_kwargs") as caught:
+        import_minari("test/warns-v0", **options)
     assert [warning.filename for warning in caught if warning.category is DeprecationWarning] == [__file__]
 
 

@@ -364,7 +364,9 @@ def sampler_with(**changes: Any) -> Callable[[Any], Any]:
 
 
 def layout_of_frames(commit: Any) -> Any:
-    commit["values"]["streams"] = {"": {"layout": [0, 4]}}  # of observations of nine elements
+    training = {"interval": 64, "usual_nbytes": 0.0}
+    stream = {"layout": [0, 4, 0], "detects": False, "training": training}  # of observations of nine elements
+    commit["values"]["streams"] = {"": stream}
     return commit
 
 

@@ -19,7 +19,6 @@ from stable_baselines3.common.vec_env import VecNormalize
 from support import add_all, filled
 
 from sb3_compressed import BufferNotReady, CompressedHerReplayBuffer, CompressedReplayBuffer
-from sb3_compressed.samplers import WithoutReplacementSampler
 
 
 def epochs_of(stream: Stream, n_steps: int, n_rows: int = 50, **options: Any) -> Any:
@@ -175,21 +174,3 @@ def test_an_invalid_state_is_refused(wrong: dict[str, Any], stream: Stream) -> N
     with pytest.raises(ValueError, match=r"order|is_left"):
         buffer.sampler.load_state_dict({**state, **wrong})
     assert pickle.dumps(buffer.sampler.state_dict()) == before
-
-
-def test_an_epoch_of_version_030_continues_with_what_is_left() -> None:
-    """Its order was another permutation."""
-    rng = np.random.default_rng(0)
-    is_valid = np.arange(200) < 150
-    is_left = is_valid & (rng.random(200) < 0.5)
-    state = {
-        "is_valid": is_valid, "is_left": is_left, "key": 2**63 - 5, "n_bits": 8, "position": 201, "n_epochs": 3,
-    }  # fmt: skip
-    loaded = WithoutReplacementSampler()
-    loaded.bind(50, 4)
-    loaded.load_state_dict(state)
-    n_left = loaded.n_left
-    assert n_left == is_left.sum()
-    drawn = np.concatenate([loaded.draw(n_left // 2).indices for _ in range(2)])
-    assert {*drawn.tolist()} <= {*np.flatnonzero(is_left).tolist()}
-    assert len({*drawn.tolist()}) == len(drawn) == n_left - n_left % 2
