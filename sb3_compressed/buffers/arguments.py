@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, get_args
 
 from stable_baselines3.common.buffers import (
@@ -83,15 +83,19 @@ def _require_kind(cls: type, unknown: Iterable[str], given: Iterable[str]) -> No
     )
 
 
-def suggest_argument(unknown: str, taken: Iterable[str]) -> str:
+def suggest_argument(unknown: str, taken: Collection[str]) -> str:
     """Return the argument that may be meant by an unknown one, as the end of an error message.
 
     >>> suggest_argument("compression", ["compression_method", "n_envs"])
     '; did you mean compression_method?'
+    >>> suggest_argument("resume", ["storage", "storage_mode"])
+    "; did you mean storage_mode='resume'?"
 
     :param unknown: name of an argument that a function does not take
     :param taken: names of those that it takes
     """
+    if "storage_mode" in taken and unknown in get_args(StorageMode):
+        return f"; did you mean storage_mode={unknown!r}?"
     similar = difflib.get_close_matches(unknown, taken, n=1, cutoff=0.7)
     return f"; did you mean {similar[0]}?" if similar else ""
 

@@ -35,7 +35,7 @@ StorageMode = Literal["create", "resume", "overwrite", "repair"]
 """What to do with a buffer that the folder contains: raise, continue it, replace it, or continue it after a repair."""
 
 #: Arguments of buffers that are about the folder, not about the content.
-STORAGE_ARGUMENTS = frozenset({"storage", "storage_mode", "resume", "overwrite", "repair"})
+STORAGE_ARGUMENTS = frozenset({"storage", "storage_mode"})
 
 
 class StateBefore(NamedTuple):

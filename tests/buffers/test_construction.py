@@ -274,17 +274,23 @@ def test_noise_takes_half_of_sb3s_memory_in_replay_and_all_of_it_in_rollout_buff
         assert buffer.observations_nbytes < (share + 0.02) * buffer.raw_observations_nbytes + learned
 
 
-@pytest.mark.parametrize("argument", ["prefetch", "resume", "overwrite", "repair"])
-def test_arguments_of_versions_before_050_are_refused(argument: str) -> None:
-    options: dict[str, Any] = {argument: True}
-    with pytest.raises(TypeError, match=argument):
-        replay(**options)
+@pytest.mark.parametrize("name", ["auto/small", "auto/fast"])
+def test_variants_of_auto_are_unknown(name: str) -> None:
+    with pytest.raises(ValueError, match=f"invalid codec shorthand '{name}': .* and 'auto'"):
+        replay(compression_method=name)
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"compression_method": "auto/small"}, {"compression_method": "auto", "compression_kwargs": {"budget": 0.05}}],
+    ("name", "meant"),
+    [
+        *((mode, f"storage_mode='{mode}'") for mode in ("resume", "overwrite", "repair")),
+        ("compression_metod", "compression_method"),
+        ("prefetch", ""),
+        ("budget", ""),
+    ],
 )
-def test_variants_of_auto_of_versions_before_050_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="auto"):
-        replay(**options)
+@pytest.mark.parametrize("cls", [CompressedReplayBuffer, CompressedRolloutBuffer])
+def test_unknown_arguments_raise_and_name_what_may_be_meant(cls: Any, name: str, meant: str) -> None:
+    hint = rf"; did you mean {meant}\?" if meant else ""
+    with pytest.raises(TypeError, match=f"{cls.__name__}: .*'{name}'{hint}$"):
+        cls(64, SCREEN, BUTTONS, device="cpu", **{name: True})

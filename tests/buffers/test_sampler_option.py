@@ -496,7 +496,7 @@ def test_a_get_samples_of_a_user_is_an_error_with_a_sampler(cls: Any, name: str)
 
 
 def test_pickles_of_a_class_that_overrides_get_samples_raise_with_a_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as those of version 0.3.0, which called it."""
+    """Such as those of another version of the class."""
     buffer, uniform = cart(3, cls=CountingBuffer), cart(3, "uniform", cls=OwnGetSamples)
     assert len(pickle.loads(pickle.dumps(uniform)).sample(4).rewards) == 4
     pickled = pickle.dumps(buffer)

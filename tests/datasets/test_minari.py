@@ -148,6 +148,14 @@ def test_import_adds_to_an_existing_buffer(stream: Stream) -> None:
         import_minari(dataset, buffer, progress_bar=False)
 
 
+def test_warnings_of_an_import_point_at_its_caller(stream: Stream) -> None:
+    export_minari(filled(stream, 40), "test/warns-v0", progress_bar=False)
+    options: dict[str, Any] = {"compression_method": "zstd", "decompression_kwargs": {}, "progress_bar": False}
+    with pytest.warns(DeprecationWarning, match="decompression_kwargs") as caught:
+        import_minari("test/warns-v0", **options)
+    assert [warning.filename for warning in caught if warning.category is DeprecationWarning] == [__file__]
+
+
 def test_empty_buffers_and_existing_datasets_raise(stream: Stream) -> None:
     with pytest.raises(ValueError, match="cannot export an empty buffer"):
         export_minari(filled(stream, 0), "test/empty-v0", progress_bar=False)

@@ -366,8 +366,9 @@ def sampler_with(**changes: Any) -> Callable[[Any], Any]:
 
 
 def layout_of_frames(commit: Any) -> Any:
-    stream = {"layout": [0, 4, 0], "detects": False, "training": {"interval": 64, "usual_nbytes": 0.0}}
-    commit["values"]["streams"] = {"": stream}  # of observations of nine elements
+    training = {"interval": 64, "usual_nbytes": 0.0}
+    stream = {"layout": [0, 4, 0], "detects": False, "training": training}  # of observations of nine elements
+    commit["values"]["streams"] = {"": stream}
     return commit
 
 
