@@ -191,7 +191,8 @@ class SlotLog(SegmentLog):
     def drop_cached(self, segments: Collection[int]) -> None:
         """Drop the cached codecs that are not records of these segments, and the memory of all segments."""
         self._mapped = (), segment_table((), 0)
-        self._read_codecs = {address: each for address, each in self._read_codecs.items() if address >> 32 in segments}
+        read = [*self._read_codecs.items()]  # at once: a handler of a signal may read others meanwhile
+        self._read_codecs = {address: each for address, each in read if address >> 32 in segments}
 
     def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[Any]]:
         """Return the memory of all open segments, and the table for the kernel.
@@ -236,7 +237,6 @@ class SlotLog(SegmentLog):
         # At most, since an item without new frames needs no slot.
         room_nbytes = payloads.nbytes + len(places) * (skipped + PAYLOAD_HEADER)
         room_nbytes += n_new.size * (skipped + SLOT_HEADER + 4 * n_frames)
-        is_copied = False
         while True:
             segment, room, at = self.reserve(room_nbytes)
             if segment.number != self._appended_to:
@@ -251,13 +251,13 @@ class SlotLog(SegmentLog):
             )  # fmt: skip
             if nbytes != ELSEWHERE:
                 break
-            if is_copied:
-                raise StorageError(f"items of {n_frames} frames cannot continue items of another number of frames")
-            # A slot refers to its own segment only.
+            # A slot refers to its own segment only. This is repeated if a handler of a signal has copied the buffer
+            # meanwhile, which ends the segment.
             continued = np.where(n_new[0] < n_frames, previous, 0)  # of others, none is copied
+            if (continued[continued != 0] >> 32 == segment.number).all():
+                raise StorageError(f"items of {n_frames} frames cannot continue items of another number of frames")
             with self.copier_from(self, is_copy=True) as copier:
                 previous = copier.copy(continued)
-            is_copied = True
         self.append_reserved(nbytes)
         return references
 
