@@ -206,7 +206,8 @@ class MemoryLog(SlotLog):
     @property
     def codecs(self) -> dict[int, Codec]:
         """The codecs of all segments by their numbers."""
-        return {number: codec for segment in self.segments.values() for number, codec in segment.codecs.items()}
+        # Lists, since a handler of a signal may add to them meanwhile.
+        return dict(pair for segment in self.segments.values() for pair in [*segment.codecs.items()])
 
     def codec_at(self, number: int, offset: int) -> Codec:
         """Return the codec with a number."""

@@ -208,7 +208,8 @@ class SlotLog(SegmentLog):
     def drop_cached(self, segments: Collection[int]) -> None:
         """Drop the cached codecs that are not records of these segments, and the memory of all segments."""
         self._mapped = (), segment_table((), 0)
-        self._read_codecs = {address: each for address, each in self._read_codecs.items() if address >> 32 in segments}
+        read = [*self._read_codecs.items()]  # at once: a handler of a signal may read others meanwhile
+        self._read_codecs = {address: each for address, each in read if address >> 32 in segments}
 
     def _map_segments(self, addresses: NDArray[np.int64] = NO_ADDRESSES) -> tuple[tuple[Any, ...], NDArray[Any]]:
         """Return the memory of all open segments, and the table for the kernel.
@@ -253,7 +254,6 @@ class SlotLog(SegmentLog):
         # At most, since an item without new frames needs no slot.
         nbytes = payloads.nbytes + len(places) * (skipped + PAYLOAD_HEADER)
         nbytes += n_new.size * (skipped + SLOT_HEADER + 4 * n_frames)
-        is_copied = False
         while True:
             claim = self.claim(nbytes)
             appender = self._appenders.get(id(encoder))
@@ -272,13 +272,13 @@ class SlotLog(SegmentLog):
             if written != ELSEWHERE:
                 break
             self.append_claimed(claim, 0)
-            if is_copied:
-                raise StorageError(f"items of {n_frames} frames cannot continue items of another number of frames")
-            # A slot refers to its own segment only.
+            # A slot refers to its own segment only. This is repeated if a handler of a signal has copied the buffer
+            # meanwhile, which ends the segment.
             continued = np.where(n_new[0] < n_frames, previous, 0)  # of others, none is copied
+            if (continued[continued != 0] >> 32 == claim.segment.number).all():
+                raise StorageError(f"items of {n_frames} frames cannot continue items of another number of frames")
             with self.copier_from(self, is_copy=True) as copier:
                 previous = copier.copy(continued)
-            is_copied = True
         self.append_claimed(claim, written)
         return references
 

@@ -15,7 +15,7 @@ from interrupts import bytecodes, call_within, evenly
 from numpy.typing import NDArray
 
 from sb3_compressed import CompressedDictReplayBuffer, CompressedNStepReplayBuffer, CompressedReplayBuffer
-from sb3_compressed.arrays import memory_log
+from sb3_compressed.arrays import memory_log, slot_copying
 
 N_ROWS, N_FRAMES = 150, 600
 SPACE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -224,3 +224,34 @@ def test_asking_for_memory_within_a_use_of_arrays(use: Callable[[Arrays], None],
             for array, values in zip(arrays, expected, strict=True):
                 np.testing.assert_array_equal(array, values)
             assert arrays[0].nbytes < 40_000  # once nothing is used
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_copying_or_reading_all_within_an_add_that_begins_a_segment(is_copied: bool, monkeypatch: Any) -> None:
+    """A copy ends the segment that was begun; a first read caches the codec."""
+    for module, name in ((memory_log, "MIN_NBYTES"), (memory_log, "MAX_NBYTES"), (slot_copying, "CALL_NBYTES")):
+        monkeypatch.setattr(module, name, 256)  # so that several calls copy what the new row continues
+    before = CompressedReplayBuffer(60, SMALL, spaces.Discrete(3), device="cpu", compression_method="delta")
+    stacks = small_stacks(0, 52)
+
+    def add(buffer: CompressedReplayBuffer, row: int) -> None:
+        buffer.add(stacks[row], stacks[row + 1], np.zeros((1, 1)), np.zeros(1), np.zeros(1), [{}])
+
+    for row in range(50):
+        add(before, row)
+
+    buffer = copy.deepcopy(before)  # of which the next add begins a segment
+    files = "slot_log.py", "slot_copying.py", "memory_log.py"
+    found = [at for at in bytecodes(lambda: add(buffer, 50)) if at[0].co_filename.endswith(files)]
+    found = evenly(found, 200 if FACTOR is None else len(found))
+    for at in found:
+        buffer, others = copy.deepcopy(before), list[Any]()
+
+        def use(buffer: CompressedReplayBuffer = buffer, others: list[Any] = others) -> None:
+            others.append(copy.deepcopy(buffer) if is_copied else buffer.observations[:50])
+
+        call_within(lambda buffer=buffer: add(buffer, 50), at, use)  # type: ignore[misc]
+        np.testing.assert_array_equal(buffer.observations[:51], stacks[:51])
+        np.testing.assert_array_equal(buffer.next_observations[:51], stacks[1:])
+        [other] = others
+        np.testing.assert_array_equal(other.observations[:50] if is_copied else other, stacks[:50])
