@@ -207,7 +207,7 @@ class SlotLog(SegmentLog):
 
     def drop_cached(self, segments: Collection[int]) -> None:
         """Drop the cached codecs that are not records of these segments, and the memory of all segments."""
-        self._mapped = (), segment_table((), 0)
+        self._mapped, self._appenders = ((), segment_table((), 0)), {}
         read = [*self._read_codecs.items()]  # at once: a handler of a signal may read others meanwhile
         self._read_codecs = {address: each for address, each in read if address >> 32 in segments}
 
@@ -349,7 +349,7 @@ class SlotLog(SegmentLog):
         """Return the segment to append to, and drop what is cached of another one."""
         segment = self.segment_to_write()
         if segment.number != self._appended_to:
-            self._written_codecs, self._appenders = {}, {}
+            self._written_codecs = {}
             self.drop_cached(self.segments)
             self._appended_to = segment.number  # only now: whatever interrupts this, no offset of another one is cached
         return segment
