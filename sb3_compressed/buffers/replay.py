@@ -627,7 +627,8 @@ class CompressedReplay(CompressedBuffer):
         :param folder: a new or empty folder, or one that this buffer was saved to or loaded from
         :param overwrite: whether to replace another buffer in the folder
         :raises StorageError: if the folder contains another buffer or other files, or the buffer could not be loaded
-        :raises OSError: if it cannot be written; the folder is as it was
+        :raises OSError: if it cannot be written; the folder contains the last complete state, or this one if only
+            syncing it to the disk failed
         """
         path = user_path(folder).absolute()
         if self._storage is not None and self._storage.folder.resolve() == path.resolve():
